@@ -9,7 +9,8 @@ import yaml
 from tests.chart.rendering import NAME, RefusedError, agent, manifests, render, rights
 from tests.test_docs import page
 
-from gpu_device_plugin.controller.run_controller import LEASE
+from gpu_device_plugin.controller.leader import GIVE_UP_SECONDS
+from gpu_device_plugin.controller.run_controller import LEASE, Times
 from gpu_device_plugin.controller.webhook_certificates import SECRET
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
@@ -47,6 +48,13 @@ def scheduler_configuration(*settings: str) -> dict[str, Any]:
 def test_nothing_of_it_is_there_by_default() -> None:
     kinds = {made["kind"] for made in manifests()}
     assert not kinds & {"Deployment", "PodDisruptionBudget"}
+
+
+def test_its_pods_have_the_time_that_a_leader_needs_to_end() -> None:
+    """What a kubelet kills has given nothing back."""
+    spec = pod_of(manifests(*BOTH), CONTROLLER)
+    needed = GIVE_UP_SECONDS + Times().ending_seconds
+    assert needed < spec["terminationGracePeriodSeconds"] - 2
 
 
 def test_every_flag_of_the_controllers_pod_is_one_of_its_settings() -> None:

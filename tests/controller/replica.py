@@ -110,7 +110,7 @@ async def a_replica(
         pod_name=name,
         **chosen,
     )
-    controller = Controller(settings, times)
+    controller = Controller(settings, times or Times(ending_seconds=0))
     listening = asyncio.Event()
     async with aiohttp.ClientSession() as session, working(lambda: controller.run(listening.set)):
         await listening.wait()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -48,10 +48,15 @@ class Replica:
         """Nobody says whether a binding without an answer has come about."""
         raise ClusterError("away")
 
+    async def unbound(self) -> Collection[str]:
+        """Nor does a list."""
+        raise ClusterError("away")
+
     async def bind(self) -> str:
         """Why the pod is not bound, or ""."""
         view = View(
             self.read,
+            self.unbound,
             lambda: "" if self.leads else "one does not lead",
             lambda: self.left_seconds,
             lambda _outcome: None,
@@ -61,7 +66,6 @@ class Replica:
         try:
             return str(json.loads(await binder.bind(json.dumps(_CALL).encode()))["Error"])
         finally:
-            await binder.stop()
             await api.close()
 
 

@@ -463,7 +463,7 @@ async def test_each_attempt_without_an_answer_starts_the_wait_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait counts from the last one: here it ends at once, and the first would take a minute."""
-    monkeypatch.setattr(binder, "_ASK_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(binder, "_TOGETHER_SECONDS", 0.01)
     first = pod("first", 15, 100)
     async with a_controller(tmp_path, (node("n1", 1),), (first,)) as found:
         found.server.fault = _answer_bindings_of("first", 502)

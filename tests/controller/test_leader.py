@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 from tests.controller.replica import Running, a_replica
@@ -19,16 +20,22 @@ from tools.harness.forwarder import forwarding
 from tools.harness.objects import UNITS, Json, node, path, pod
 from tools.harness.waiting import PATIENCE, until
 
+from gpu_device_plugin.controller.binder import MOST_BINDINGS
 from gpu_device_plugin.controller.lease_pace import LeasePace
 from gpu_device_plugin.controller.run_controller import LEASE, Times
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
+from gpu_device_plugin.web.extender_server import MUTATE, PREFIX
 
 _LEASE = f"/apis/coordination.k8s.io/v1/namespaces/ns/leases/{LEASE}"
 Fault = Callable[[ApiRequest], web.Response | None]
 # Longer than a busy machine keeps a leader from renewing it.
-_QUICK = Times(LeasePace(lease_seconds=4.0, renew_seconds=3.0, retry_seconds=0.05))
-_LASTING = Times(LeasePace(lease_seconds=600, renew_seconds=400, retry_seconds=0.05))
+_QUICK = Times(
+    LeasePace(lease_seconds=4.0, renew_seconds=3.0, retry_seconds=0.05), ending_seconds=0
+)
+_LASTING = Times(
+    LeasePace(lease_seconds=600, renew_seconds=400, retry_seconds=0.05), ending_seconds=0
+)
 """Leases that do not run out within a test, however busy the machine is."""
 
 
@@ -96,6 +103,79 @@ async def test_only_the_leader_serves_kube_scheduler_and_every_replica_is_ready(
         await until(lambda: (holder(server), labelled(server)) == ("one", ["one"]))
 
 
+async def test_a_client_that_keeps_its_connection_gets_to_the_next_leader(tmp_path: Path) -> None:
+    """The former leader lives, and a Service sends only new connections to the next one."""
+    async with (
+        two_replicas(tmp_path, (node("n1"),)) as (server, one, two),
+        forwarding(one.controller.server.port) as service,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def ask() -> int:
+            url = f"http://127.0.0.1:{service.port}{PREFIX}/filter"
+            body = {"Pod": pod("new", 2, 30), "NodeNames": ["n1"]}
+            try:
+                async with session.post(url, json=body) as response:
+                    await response.read()
+                    return response.status
+            except aiohttp.ClientConnectionError:  # closed when the lead ended
+                return 0
+
+        assert [await ask(), await ask(), service.accepted] == [200, 200, 1]
+        server.fault = cut_off("one", also=lambda seen: "leases" in seen.path)
+        service.target = two.controller.server.port
+        # Asked over and over, it is never idle when the lead ends.
+        while await ask() == 200 and service.accepted == 1:
+            pass
+
+        async def is_served() -> bool:
+            return await ask() == 200
+
+        await until(is_served)
+        assert two.controller.leadership.leads()
+
+
+async def test_when_its_lead_ends_a_replica_closes_the_connections_of_kube_scheduler_alone(
+    tmp_path: Path,
+) -> None:
+    """kube-scheduler's next call goes to the next leader; the API server's to anyone."""
+    async with two_replicas(tmp_path, (node("n1"),)) as (server, one, _):
+        with contextlib.ExitStack() as stack:
+
+            async def kept(path: str, body: Json) -> asyncio.StreamReader:
+                """An idle connection that had an answer."""
+                port = one.controller.server.port
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                stack.callback(writer.close)
+                text = json.dumps(body).encode()
+                head = f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(text)}\r\n\r\n"
+                writer.write(head.encode() + text)
+                answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+                assert b"connection: close" not in answer
+                await reader.readexactly(int(answer.partition(b"content-length: ")[2].split()[0]))
+                return reader
+
+            question = {"Pod": pod("new", 2, 30), "NodeNames": ["n1"]}
+            scheduler = await kept(f"{PREFIX}/filter", question)
+            webhook = await kept(MUTATE, {})
+            server.fault = cut_off("one", also=lambda seen: "leases" in seen.path)
+            await until(scheduler.at_eof)
+            assert not one.controller.leadership.leads()
+            assert not webhook.at_eof()
+
+
+async def test_whoever_does_not_lead_closes_the_connection_with_every_answer(
+    tmp_path: Path,
+) -> None:
+    """Whatever the answer is."""
+    async with two_replicas(tmp_path, (node("n1"),), times=_LASTING) as (_, one, two):
+        for replica, closes in ((one, False), (two, True)):
+            url = f"http://127.0.0.1:{replica.controller.server.port}{PREFIX}"
+            for verb in ("filter", "prioritize", "preempt", "bind"):
+                async with replica.session.post(f"{url}/{verb}", json={}) as response:
+                    assert (response.headers.get("Connection") == "close") is closes, verb
+
+
 async def test_at_its_end_a_leader_gives_the_lead_away_at_once(tmp_path: Path) -> None:
     """The label goes with it, from the pod that has it to the one that leads."""
     async with running() as (server, _):
@@ -158,8 +238,25 @@ async def tried(replica: Running, each: Json, at: int) -> str:
         "PodUID": meta["uid"],
         "Node": f"n{at % 10}",
     }
-    answer = await replica.call("bind", body)
+    try:
+        answer = await replica.call("bind", body)
+    except aiohttp.ClientConnectionError:  # closed when the lead ended
+        return "503"
     return str(answer["Error"]) if isinstance(answer, dict) else "503"
+
+
+async def bound_by(
+    replica: Running, lanes: asyncio.Semaphore, each: Json, at: int, most_tries: int = 1000
+) -> str:
+    """Ask a replica again while it says that another try may help; why not, or ""."""
+    error = ""
+    async with lanes:
+        for _ in range(most_tries):
+            error = await tried(replica, each, at)
+            if not error or _LASTS.search(error) or most_tries == 1:
+                break
+            await until(lambda: replica.controller.leadership.leads())
+    return error
 
 
 @pytest.mark.long
@@ -170,15 +267,14 @@ async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
     nodes = tuple(node(f"n{number}", 4) for number in range(10))
     pods = tuple(pod(f"p{number}", 2, 10) for number in range(500))
     # Five hundred calls at once keep a busy machine from renewing a Lease of a second.
-    times = Times(LeasePace(lease_seconds=8, renew_seconds=6, retry_seconds=0.05))
+    pace = LeasePace(lease_seconds=8, renew_seconds=6, retry_seconds=0.05)
+    times = replace(_QUICK, lease=pace)
     async with two_replicas(tmp_path, nodes, pods, times) as (server, one, two):
-
-        async def led(each: Json, at: int) -> str:
-            while (error := await tried(two, each, at)) and not _LASTS.search(error):
-                await until(lambda: two.controller.leadership.leads())
-            return error
-
-        first = [asyncio.ensure_future(tried(one, each, at)) for at, each in enumerate(pods)]
+        lanes = asyncio.Semaphore(MOST_BINDINGS)  # more are refused at once
+        first = [
+            asyncio.ensure_future(bound_by(one, lanes, each, at, most_tries=1))
+            for at, each in enumerate(pods)
+        ]
         leadership = one.controller.leadership  # which a busy machine may take from it before
         await until(
             lambda: len(server.seen("POST", "/binding")) > 100 or not leadership.leads(), 20
@@ -188,7 +284,9 @@ async def test_a_thousand_binds_and_a_leader_that_is_cut_off_give_nothing_twice(
         assert (await one.call("bind", {}))[0] == 503
         # On a busy machine the second one may lose the lead for a moment; kube-scheduler asks again.
         async with asyncio.timeout(60 * PATIENCE):
-            second = await asyncio.gather(*(led(each, at) for at, each in enumerate(pods)))
+            second = await asyncio.gather(
+                *(bound_by(two, lanes, each, at) for at, each in enumerate(pods))
+            )
         await asyncio.gather(*first)
         objects = [server.objects[path(each)] for each in pods]
 
@@ -244,7 +342,7 @@ async def test_behind_a_proxy_that_passes_nothing_on_a_leader_does_not_go_on_ans
 ) -> None:
     """Its watches are open and silent; /readyz says for how long, and a metric does."""
     api = replace(QUICK, silence_seconds=0.5)
-    times = Times(_LASTING.lease, stale_seconds=0.1, api=api)
+    times = replace(_LASTING, stale_seconds=0.1, api=api)
     async with (
         running() as (server, _),
         forwarding(server.port) as proxy,
@@ -268,7 +366,7 @@ async def test_behind_a_proxy_that_passes_nothing_on_a_leader_does_not_go_on_ans
 
 async def test_a_view_that_nothing_renews_counts_as_none_after_a_while(tmp_path: Path) -> None:
     """kube-scheduler gets 503 and the page says why; the webhook needs no pods and goes on."""
-    times = Times(_QUICK.lease, stale_seconds=0.2)
+    times = replace(_QUICK, stale_seconds=0.2)
     async with running() as (server, _), a_replica(server, tmp_path, "one", times) as one:
         await until(lambda: one.controller.leadership.leads())
 

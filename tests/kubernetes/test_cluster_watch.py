@@ -107,7 +107,7 @@ async def test_an_answer_that_comes_after_newer_news_changes_nothing(*, is_delet
             await until(lambda: view.pods.get("new"))
             answer = SlowAnswer(server.objects[path])
             server.fault = lambda seen: answer if seen.path == path else None
-            read = asyncio.ensure_future(watch.read(PodRef("ns", "new", "new"), 60))
+            read = asyncio.ensure_future(watch.read(api, PodRef("ns", "new", "new"), 60))
             await until(lambda: server.seen("GET", path))
             if is_deleted:
                 await server.delete(path)

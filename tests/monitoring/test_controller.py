@@ -25,11 +25,14 @@ INSTANCE = 'namespace="gpu",instance="10.0.0.7:9446"'
 BUCKET = "gpu_controller_call_duration_seconds_bucket"
 CERTIFICATE = "gpu_controller_certificate_expiry_timestamp_seconds"
 SILENT = "gpu_controller_watch_silent_seconds"
+LEASE = "gpu_controller_lease_renewals_total"
 CALLS = "gpu_controller_calls_total"
 FAILED = "gpu_controller_bindings_total"
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
     "GpuControllerWithoutLeader": ({f"gpu_controller_leader{{{INSTANCE}}}": "0x20"}, 4, 6),
     "GpuControllerNotReady": ({f"gpu_controller_ready{{{INSTANCE}}}": "0x20"}, 9, 11),
+    "GpuLeaseRenewedLate": ({f'{LEASE}{{{INSTANCE},outcome="late"}}': "0x5 0+2x30"}, 6, 12),
+    "GpuBindingsRefused": ({f'{FAILED}{{{INSTANCE},outcome="refused"}}': "0x5 0+9x30"}, 10, 16),
     "GpuWatchSilent": ({f"{SILENT}{{{INSTANCE}}}": "0x2 0+60x20"}, 10, 14),
     "GpuControllerCertificateEnds": ({f"{CERTIFICATE}{{{INSTANCE}}}": "2500000x90"}, 59, 61),
     "GpuControllerSlow": (
@@ -57,6 +60,9 @@ HEALTHY = {
     f'{BUCKET}{{{INSTANCE},verb="filter",le="+Inf"}}': "0+9x60",
     f'{FAILED}{{{INSTANCE},outcome="failed"}}': "0x30 2x30",
     f'{FAILED}{{{INSTANCE},outcome="conflict"}}': "0+5x60",
+    f'{FAILED}{{{INSTANCE},outcome="refused"}}': "0x30 9x30",
+    f'{LEASE}{{{INSTANCE},outcome="in time"}}': "0+20x60",
+    f'{LEASE}{{{INSTANCE},outcome="late"}}': "0x30 2x30",
 }
 
 

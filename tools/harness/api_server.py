@@ -247,7 +247,7 @@ class StandInApiServer:
 
     def _create(self, asked: ApiRequest) -> web.Response:
         if asked.path.endswith("/binding"):
-            return self._bind(asked)
+            return self.bind(asked)
         if "dryRun" in asked.query:
             return web.json_response(asked.body, status=201)
         path = f"{asked.path}/{asked.body['metadata']['name']}"
@@ -255,7 +255,7 @@ class StandInApiServer:
             return status(409, f"{path} already exists")
         return web.json_response(self.store(path, asked.body), status=201)
 
-    def _bind(self, asked: ApiRequest) -> web.Response:
+    def bind(self, asked: ApiRequest) -> web.Response:
         """As the API server does it: node and annotations at once, by uid and version."""
         path, meta = asked.path.removesuffix("/binding"), asked.body["metadata"]
         found = self.objects.get(path)
@@ -346,7 +346,7 @@ def is_listed(path: str, value: Json, listed: str, query: Mapping[str, str]) -> 
         return True
     terms = filter(None, query.get("fieldSelector", "").split(","))
     return all(
-        (_field(value, name.removesuffix("!")) == text) != name.endswith("!")
+        ((_field(value, name.removesuffix("!")) or "") == text) != name.endswith("!")
         for name, _, text in (term.partition("=") for term in terms)
     )
 

@@ -1,9 +1,8 @@
 """Bindings: reserved, written with the chosen cards, and given back where they did not come about."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -22,7 +21,9 @@ _BIND_SECONDS = 4.0
 _READ_SECONDS = 2.0
 _BIND_TRIES = 3
 _DOUBT_SECONDS = 60.0
-_ASK_AGAIN_SECONDS = 1.0
+_TOGETHER_SECONDS = 5.0  # doubts that come within it are settled by one list
+MOST_BINDINGS = 64
+"""At a time, each on a connection of its own: so many divided by the API server's time are bound in a second."""
 _log = structlog.get_logger("binder")
 
 
@@ -32,12 +33,15 @@ class View:
 
     Attributes:
         read: The pod by one GET within so many seconds, of which the ledger learns too.
+        unbound: Uids of all pods without a node, by one list past every cache.
         standby: Why this replica may not bind now, or "".
         left_seconds: For how long no other replica can bind.
-        bound: Called with how each binding ended: `bound`, `conflict` or `failed`.
+        bound: Called with how each binding ended: `bound`, `conflict`, `refused` (by NotBoundError) or
+            `failed`.
     """
 
     read: Callable[[PodRef, float], Awaitable[ClusterPod | None]]
+    unbound: Callable[[], Awaitable[Collection[str]]]
     standby: Callable[[], str]
     left_seconds: Callable[[], float]
     bound: Callable[[str], None]
@@ -49,12 +53,11 @@ class _Doubt:
 
     node: str
     hold: PodHold
-    until: float  # the loop's clock; seen unbound then, the pod gives its room back
-    task: asyncio.Task[None]
+    until: float  # the loop's clock; unbound in a list from then on, the pod gives its room back
 
 
 class NotBoundError(ClusterError):
-    """The API server did not begin with the binding: the pod is not bound by it."""
+    """Nothing was sent, or the API server did not begin with it: the pod is not bound by this."""
 
 
 class _NoRoomError(ClusterError):
@@ -76,12 +79,7 @@ class Binder:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._doubts: dict[PodRef, _Doubt] = {}
-
-    async def stop(self) -> None:
-        tasks = [doubt.task for doubt in self._doubts.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._doubted = asyncio.Event()
 
     async def wait_idle(self) -> None:
         await self._is_idle.wait()
@@ -96,6 +94,8 @@ class Binder:
             outcome = "conflict" if error else outcome
         except _NoRoomError as failure:
             outcome, error = "conflict", str(failure)
+        except NotBoundError as failure:
+            outcome, error = "refused", str(failure)
         except ClusterError as failure:
             outcome, error = "failed", str(failure)
         self._view.bound(outcome)
@@ -107,6 +107,11 @@ class Binder:
         """One attempt for a pod at a time: kube-scheduler may give up waiting and ask again."""
         if ref in self._binding:
             return f"pod {ref} is being bound already"
+        if len(self._binding) >= MOST_BINDINGS:
+            # Behind these its time would run out unsent. kube-scheduler tries again in a second.
+            raise NotBoundError(
+                f"pod {ref}: {MOST_BINDINGS} others are being bound; nothing was sent"
+            )
         self._binding.add(ref)
         self._is_idle.clear()
         try:
@@ -169,12 +174,14 @@ class Binder:
     def _reserve(self, pod: ClusterPod, node: str) -> PodHold:
         """Reserve what the pod will hold; where a binding is in doubt, the same again."""
         ref = pod.request.ref
-        if doubt := self._doubts.get(ref):
+        doubt = self._doubts.get(ref)
+        if doubt and self._ledger.reserves(ref):
             if doubt.node != node:
                 raise ClusterError(
                     f"pod {ref}: the answer of the binding to {doubt.node} is still missing"
                 )
             return doubt.hold
+        self._doubts.pop(ref, None)  # the watch has ended it
         found = self._ledger.fit(node, self._ledger.checks(pod.request))
         if isinstance(found, Misfit):
             raise _NoRoomError(f"pod {ref} no longer fits node {node}: {found.text}")
@@ -199,25 +206,39 @@ class Binder:
         The API server may carry it out after a GET that shows the pod unbound, so the room is given
         back only when that has been so for a minute after the last attempt.
         """
-        until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
-        if doubt := self._doubts.get(ref):
-            doubt.until = until
-            return
-        task = asyncio.ensure_future(self._resolve_doubt(ref))
-        self._doubts[ref] = _Doubt(node, hold, until, task)
-        task.add_done_callback(lambda _: self._doubts.pop(ref, None))
+        self._doubts[ref] = _Doubt(node, hold, asyncio.get_running_loop().time() + _DOUBT_SECONDS)
+        self._doubted.set()
 
-    async def _resolve_doubt(self, ref: PodRef) -> None:
-        loop, doubt = asyncio.get_running_loop(), self._doubts[ref]
+    async def settle(self) -> None:
+        """End doubts, until cancelled: most by the watch, which tells the ledger, the others by a list."""
         while True:
-            with contextlib.suppress(ClusterError):
-                pod = await self._read(ref)
-                if pod is None or pod.node:
-                    return
-                if loop.time() >= doubt.until and ref not in self._binding:
-                    break
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)
-        self._ledger.release(ref)
+            self._doubted.clear()
+            until = [doubt.until + _TOGETHER_SECONDS for doubt in self._doubts.values()]
+            try:
+                async with asyncio.timeout_at(min(until, default=None)):
+                    await self._doubted.wait()
+            except TimeoutError:
+                await self._settle_due()
+
+    async def _settle_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        for ref in [ref for ref in self._doubts if not self._ledger.reserves(ref)]:
+            del self._doubts[ref]
+        began, unbound = loop.time(), frozenset[str]()
+        due = {ref: doubt for ref, doubt in self._doubts.items() if doubt.until <= began}
+        if due:
+            try:
+                unbound = frozenset(await self._view.unbound())
+            except ClusterError as error:
+                _log.warning("bindings without an answer stay in doubt", error=str(error))
+        for ref, doubt in due.items():
+            if self._doubts.get(ref) is not doubt:  # tried again meanwhile
+                continue
+            if ref.uid in unbound and ref not in self._binding:
+                del self._doubts[ref]
+                self._ledger.release(ref)
+            else:  # bound or gone, as the watch will tell; or asked for again later
+                doubt.until = loop.time() + _DOUBT_SECONDS
 
 
 async def bind_pod(

@@ -163,6 +163,10 @@ class ClusterLedger:
         self._reserved_on[hold.pod] = node
         self._changed(node)
 
+    def reserves(self, ref: PodRef) -> bool:
+        """Whether something is still reserved for the pod: it was neither bound nor given back."""
+        return ref in self._reserved_on
+
     def release(self, ref: PodRef) -> None:
         """Give a reservation back; none is no error."""
         node = self._reserved_on.pop(ref, None)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
@@ -12,6 +13,7 @@ from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
 from gpu_device_plugin.kubernetes.objects.lease import Lease
 
 _LABEL_SECONDS = 30.0
+GIVE_UP_SECONDS = 20.0  # of the 30 that a pod gets to end in
 _log = structlog.get_logger("leader")
 
 
@@ -48,6 +50,23 @@ class Leadership:
         return f"{own} does not lead: {f'{holder} does' if holder else 'nobody does yet'}"
 
 
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What goes with the lead.
+
+    Attributes:
+        catch_up: Returns when the ledger has the whole cluster.
+        wait_idle: Waits for the bindings under way.
+        ended: Called when this replica has ceased to lead.
+        renewed: Called with `late` or `in time` each time that the Lease was renewed.
+    """
+
+    catch_up: Callable[[], Awaitable[None]]
+    wait_idle: Callable[[], Awaitable[None]]
+    ended: Callable[[], None]
+    renewed: Callable[[str], None] = lambda _outcome: None
+
+
 class Leader:
     """Holds the Lease where it can.
 
@@ -55,23 +74,17 @@ class Leader:
     come by the watch yet.
     """
 
-    def __init__(
-        self,
-        leadership: Leadership,
-        label: LeaderLabel,
-        catch_up: Callable[[], Awaitable[None]],
-        wait_idle: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`catch_up` returns when the ledger has the cluster; `wait_idle` waits for bindings under way."""
+    def __init__(self, leadership: Leadership, label: LeaderLabel, duties: Duties) -> None:
         self._leadership, self._lease, self._label = leadership, leadership.lease, label
-        self._pace = leadership.pace
-        self._catch_up, self._wait_idle = catch_up, wait_idle
+        self._pace, self._duties = leadership.pace, duties
 
     async def run(self) -> None:
         """Take part until cancelled; then let another one lead at once."""
         leading: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
         try:
             while True:
+                began = loop.time()
                 is_held = await self._renew()
                 if is_held and leading is None:
                     leading = asyncio.ensure_future(self._lead())
@@ -81,7 +94,8 @@ class Leader:
                     _log.warning("leads no more", holder=self._lease.holder)
                 elif leading is not None and leading.done():
                     leading.result()
-                await asyncio.sleep(self._pace.retry_seconds)
+                # A slow API server is asked again at once: its answer has used up the pause.
+                await asyncio.sleep(max(0.0, began + self._pace.retry_seconds - loop.time()))
         finally:
             if leading is not None:
                 await self._end_leading(leading)
@@ -91,11 +105,13 @@ class Leader:
         """Whether this replica holds the Lease, as far as it knows."""
         loop = asyncio.get_running_loop()
         # Counted from before the request: others count from when they see it.
-        began = loop.time()
-        deadline = max(self._leadership.until, began + self._pace.retry_seconds)
+        began, until = loop.time(), self._leadership.until
+        is_first = until <= began
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(began + self._pace.renew_seconds if is_first else until):
                 if await self._lease.try_hold():
+                    is_late = not is_first and until - loop.time() < self._pace.renew_seconds / 2
+                    self._duties.renewed("late" if is_late else "in time")
                     self._leadership.until = began + self._pace.renew_seconds
                     return True
             # Another one holds it, or has written it a moment ago.
@@ -106,7 +122,7 @@ class Leader:
         return loop.time() < self._leadership.until
 
     async def _lead(self) -> None:
-        await self._catch_up()
+        await self._duties.catch_up()
         self._leadership.is_caught_up = True
         _log.info("leads now", identity=self._lease.name.identity)
         while True:
@@ -121,13 +137,16 @@ class Leader:
     async def _end_leading(self, leading: asyncio.Task[None]) -> None:
         self._leadership.is_caught_up = False
         self._leadership.until = 0.0
+        self._duties.ended()
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
 
     async def _give_up(self) -> None:
-        """The next leader has to find everything that we sent."""
-        await self._wait_idle()
-        with contextlib.suppress(ClusterError):
-            await self._label.give_up()
-        with contextlib.suppress(ClusterError):
-            await self._lease.release()
+        """The next leader has to find everything that we sent: else the Lease runs out by itself."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_UP_SECONDS):
+                await self._duties.wait_idle()
+                with contextlib.suppress(ClusterError):
+                    await self._label.give_up()
+                with contextlib.suppress(ClusterError):
+                    await self._lease.release()

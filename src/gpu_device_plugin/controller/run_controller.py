@@ -5,17 +5,18 @@ import ctypes
 import gc
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from gpu_device_plugin import __version__
-from gpu_device_plugin.controller.binder import Binder, View
+from gpu_device_plugin.controller.binder import MOST_BINDINGS, Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.controller.leader import Leader, Leadership
+from gpu_device_plugin.controller.leader import Duties, Leader, Leadership
 from gpu_device_plugin.controller.lease_pace import LeasePace
 from gpu_device_plugin.controller.model_rules import Models
 from gpu_device_plugin.controller.scheduler_extender import Extender
@@ -29,7 +30,12 @@ from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
-from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterNode, ClusterWatch
+from gpu_device_plugin.kubernetes.objects.cluster_watch import (
+    Changes,
+    ClusterNode,
+    ClusterWatch,
+    unbound_pods,
+)
 from gpu_device_plugin.kubernetes.objects.leader_label import LeaderLabel
 from gpu_device_plugin.kubernetes.objects.lease import Lease, LeaseName
 from gpu_device_plugin.settings.controller_settings import ControllerSettings, UnhealthyConfigMaps
@@ -55,6 +61,7 @@ class Times:
 
     lease: LeasePace = field(default_factory=LeasePace)
     stale_seconds: float = 60.0  # until a view that nothing renews counts as no view
+    ending_seconds: float = 5.0  # for which the webhook is served after the lead was given back
     api: RetryPace = field(default_factory=RetryPace)
 
 
@@ -65,12 +72,17 @@ class Controller:
         self._times = times or Times()
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         self._api = ApiServer.at(kubeconfig, pace=self._times.api)
+        # A slow API server fills a pool: neither the Lease nor a binding may wait there for others.
+        self._lead_api, self._bind_api = (
+            ApiServer.at(kubeconfig, connections=number) for number in (2, MOST_BINDINGS)
+        )
+        self._is_ending = False
         self.ledger = ClusterLedger(settings.placement)
         self._metrics = ControllerMetrics()
         identity = settings.pod_name or f"{socket.gethostname()}_{uuid.uuid4()}"
         name = LeaseName(settings.namespace, LEASE, identity)
         pace = self._times.lease
-        self.leadership = Leadership(Lease(self._api, name, pace.lease_seconds), pace)
+        self.leadership = Leadership(Lease(self._lead_api, name, pace.lease_seconds), pace)
         leads = self.leadership.leads
         self.models = Models(self._api, identity, self._cards, leads)
         keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
@@ -80,13 +92,9 @@ class Controller:
         )
         changes = Changes(self._node_changed, self.ledger.pod_changed)
         self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
-        self._binder = Binder(self.ledger, self._api, self._view())
-        self._leader = Leader(
-            self.leadership,
-            LeaderLabel(self._api, settings.namespace, settings.pod_name),
-            self._catch_up,
-            self._binder.wait_idle,
-        )
+        self._binder = Binder(self.ledger, self._bind_api, self._view())
+        label = LeaderLabel(self._lead_api, settings.namespace, settings.pod_name)
+        self._leader = Leader(self.leadership, label, self._duties())
         self._webhook_configuration = settings.webhook_configuration
         self.certificates = None if settings.plain_http else Certificates(settings, self._api)
         self.server = ExtenderServer(
@@ -98,9 +106,18 @@ class Controller:
         )
         self.pages = WebServer(settings.metrics_address, self._page, self._readiness)
 
+    def _duties(self) -> Duties:
+        return Duties(
+            self._catch_up,
+            self._binder.wait_idle,
+            lambda: self.server.end_scheduler_connections(),
+            partial(self._metrics.count, "lease_renewals"),
+        )
+
     def _view(self) -> View:
         return View(
-            self._watch.read,
+            partial(self._watch.read, self._bind_api),
+            partial(unbound_pods, self._api),
             self.leadership.standby,
             self.leadership.left_seconds,
             partial(self._metrics.count, "bindings"),
@@ -126,7 +143,7 @@ class Controller:
             mutate=webhook.mutate,
             trouble=self._trouble,
             webhook_trouble=lambda: rules.trouble,
-            standby=self.leadership.standby,
+            standby=self._standby,
             took=self._metrics.took,
             answered=partial(self._metrics.count, "calls"),
         )
@@ -134,7 +151,7 @@ class Controller:
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
-        loops += [self._leader.run, self.models.run, self._waiting_claims.run]
+        loops += [self._leader.run, self.models.run, self._waiting_claims.run, self._binder.settle]
         try:
             if (certificates := self.certificates) is not None:
                 await certificates.start()
@@ -144,15 +161,31 @@ class Controller:
                     loops.append(trust.run)
             await self.server.start()
             on_ready()
+            await self._work(loops)
+        finally:
+            await self.server.stop()
+            await self.pages.stop()
+            for api in (self._api, self._lead_api, self._bind_api):
+                await api.close()
+
+    async def _work(self, loops: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Run these until cancelled; then serve the webhook until its callers know of the end."""
+        try:
             # Waits for all of them at the end: the leader has something to give up.
             async with asyncio.TaskGroup() as group:
                 for loop in loops:
                     group.create_task(loop())
-        finally:
-            await self._binder.stop()
-            await self.server.stop()
-            await self.pages.stop()
-            await self._api.close()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self._is_ending = True
+        except asyncio.CancelledError:
+            await asyncio.sleep(self._times.ending_seconds)
+            raise
+
+    def _standby(self) -> str:
+        """Why this replica does not serve kube-scheduler, or ""."""
+        return "this replica is ending" if self._is_ending else self.leadership.standby()
 
     def _not_loaded(self) -> str:
         """Why the ledger is not whole yet, or ""."""
@@ -191,6 +224,8 @@ class Controller:
 
     def _readiness(self) -> ReadyState:
         """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
+        if self._is_ending:
+            return ReadyState(is_ready=False, text=self._standby())
         if not_loaded := self._not_loaded() or self.models.rules.trouble:
             return ReadyState(is_ready=False, text=not_loaded)
         role = self._trouble() or self.leadership.standby() or "leads"

@@ -27,11 +27,14 @@ class Connections:
         self._runner, self._tls, self._most = runner, tls, most
         self._open: dict[asyncio.Transport, web.RequestHandler | None] = {}
         self._busy: set[web.RequestHandler] = set()
+        self._paths: dict[web.RequestHandler, str] = {}  # what each asked for last
         self._shaking: set[asyncio.Task[None]] = set()
 
     @property
     def open(self) -> int:
         self._open = {t: handler for t, handler in self._open.items() if not t.is_closing()}
+        here = set(self._open.values())
+        self._paths = {handler: path for handler, path in self._paths.items() if handler in here}
         return len(self._open)
 
     @property
@@ -48,6 +51,7 @@ class Connections:
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Middleware: the request's connection is in use meanwhile."""
         self._busy.add(request.protocol)
+        self._paths[request.protocol] = request.path
         try:
             return await handler(request)
         except ConnectionError:  # the caller has gone, which is no error here
@@ -55,6 +59,14 @@ class Connections:
         finally:
             self._busy.discard(request.protocol)
             self._bound_unsent()
+
+    def end(self, prefix: str) -> None:
+        """Close the connections that asked for such a path last; one in use after its answer."""
+        for handler in [each for each, path in self._paths.items() if path.startswith(prefix)]:
+            if handler in self._busy:
+                handler.close()
+            elif handler.transport is not None:
+                handler.transport.close()
 
     def __call__(self) -> asyncio.Protocol:
         """What a server gives each connection that it accepts."""

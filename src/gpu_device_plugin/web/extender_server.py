@@ -67,6 +67,9 @@ class Callers:
 class ExtenderServer(HttpListener):
     """Serves `handlers` between `start` and `stop`.
 
+    Whoever does not lead closes kube-scheduler's connection with its answer: the Service's next endpoint
+    gets new connections only, and clients of Go keep one for as long as it is used.
+
     With TLS only kube-scheduler, by its certificate, may call what is its own. The API server shows
     one only where the operator has it do so; what it asks changes nothing.
     """
@@ -128,18 +131,23 @@ class ExtenderServer(HttpListener):
             return response
 
         async def counted(request: web.Request) -> web.Response:
-            status = 500
+            response = web.Response(status=500)
             try:
                 response = await answer(request)
-                status = response.status
             except web.HTTPException as refused:
-                status = refused.status
+                response = refused
                 raise
             finally:
-                self._handlers.answered(verb, str(status))
+                self._handlers.answered(verb, str(response.status))
+                if not is_open and self._handlers.standby():
+                    response.force_close()
             return response
 
         return counted
+
+    def end_scheduler_connections(self) -> None:
+        """The lead has ended: kube-scheduler has to connect to the next leader."""
+        self.end_connections(PREFIX)
 
     async def _inspect(self, request: web.Request) -> web.Response:
         _admit(request, self._callers.scheduler)

@@ -138,6 +138,11 @@ class HttpListener:
             raise EdgeError(f"cannot listen on {self._name} {self._address}: {why}") from error
         self._runner, self._connections = runner, connections
 
+    def end_connections(self, prefix: str) -> None:
+        """Close the connections that asked for such a path last; one in use after its answer."""
+        if self._connections is not None:
+            self._connections.end(prefix)
+
     async def stop(self) -> None:
         runner, self._runner = self._runner, None
         server, self._server = self._server, None

@@ -108,7 +108,9 @@ class Answer:
 
 
 class ApiServer:
-    """The one connection pool to the API server.
+    """A connection pool to the API server.
+
+    What waits for a connection loses its time there: what must not wait for others has a pool of its own.
 
     `call` goes out at once and fails at once. Everything that runs in the background uses
     `call_in_turn` and `watch`, which wait while the server is away (see `ApiAvailability`) or has asked
@@ -121,9 +123,10 @@ class ApiServer:
         *,
         pace: RetryPace | None = None,
         request_seconds: float = 0,
+        connections: int = 16,
     ) -> None:
         """`request_seconds` is the deadline of every `call`; 0 leaves it to the caller."""
-        self._request_seconds = request_seconds
+        self._request_seconds, self._connections = request_seconds, connections
         self.availability = ApiAvailability(pace or RetryPace())
         self._throttle = Throttle(self.availability.pace)
         self._load = load
@@ -132,9 +135,9 @@ class ApiServer:
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
-    def at(cls, kubeconfig: Path | None, *, pace: RetryPace | None = None) -> Self:
+    def at(cls, kubeconfig: Path | None, **settings: Any) -> Self:
         """The server that a kubeconfig names, or the one of the cluster we run in (None)."""
-        return cls.reached_by((kubeconfig,) if kubeconfig else (), pace=pace)
+        return cls.reached_by((kubeconfig,) if kubeconfig else (), **settings)
 
     @classmethod
     def reached_by(
@@ -260,7 +263,7 @@ class ApiServer:
                 self._credentials = await self._load()
                 await self.close()
             if self._session is None:
-                self._session = open_session(self._credentials.tls)
+                self._session = open_session(self._credentials.tls, self._connections)
             return self._session, self._credentials
 
 

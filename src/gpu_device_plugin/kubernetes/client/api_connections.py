@@ -14,9 +14,11 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 _BROKEN_OFF = (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionResetError)
 
 
-def open_session(tls: ssl.SSLContext | None) -> aiohttp.ClientSession:
+def open_session(tls: ssl.SSLContext | None, connections: int = 16) -> aiohttp.ClientSession:
     """A pool without a connection yet; None for TLS by the system's authorities."""
-    connector = aiohttp.TCPConnector(ssl=tls or True, limit=16, socket_factory=_keepalive_socket)
+    connector = aiohttp.TCPConnector(
+        ssl=tls or True, limit=connections, socket_factory=_keepalive_socket
+    )
     return aiohttp.ClientSession(
         connector=connector,
         headers={"User-Agent": "gpu-device-plugin", "Accept": "application/json"},

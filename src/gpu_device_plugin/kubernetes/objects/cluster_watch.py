@@ -3,7 +3,7 @@
 import asyncio
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.models.model_catalogue import SERIES_ANNOTATION
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
-from gpu_device_plugin.kubernetes.client.listing import read_object
+from gpu_device_plugin.kubernetes.client.listing import list_items, read_object
 from gpu_device_plugin.kubernetes.client.reflector import (
     UNFINISHED,
     ObjectListener,
@@ -123,7 +123,6 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
     def __init__(
         self, api: ApiServer, changes: Changes, processors: Processors | None = None
     ) -> None:
-        self._api = api
         self._changes = changes
         self._processors = processors or Processors()
         self._nodes: set[str] = set()
@@ -147,8 +146,8 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         """Read the cluster as it is now, past every cache."""
         await asyncio.gather(self._node_list.relist(), self._pod_list.relist())
 
-    async def read(self, ref: PodRef, deadline_seconds: float) -> ClusterPod | None:
-        """The pod by one GET, or None where it is gone; the ledger learns of it before the watch.
+    async def read(self, api: ApiServer, ref: PodRef, deadline_seconds: float) -> ClusterPod | None:
+        """The pod by one GET of `api`, or None where it is gone; the ledger learns of it before the watch.
 
         An answer that is older than what the watch has told meanwhile changes nothing.
 
@@ -158,7 +157,7 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         news = self._news.setdefault(ref.uid, _News())
         news.readers += 1
         try:
-            found = await read_object(self._api, pod_path(ref), Pod, deadline_seconds)
+            found = await read_object(api, pod_path(ref), Pod, deadline_seconds)
         finally:
             news.readers -= 1
             if not news.readers:
@@ -255,6 +254,12 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
         ref = self._pods.pop(uid, None)
         if ref is not None:
             self._changes.pod(ref, None)
+
+
+async def unbound_pods(api: ApiServer) -> Collection[str]:
+    """Uids of the pods without a node, by a list past every cache."""
+    items = list_items(api, "/api/v1/pods", Bare, {"fieldSelector": "spec.nodeName="})
+    return {pod.metadata.uid async for pod in items}
 
 
 def _number(version: str) -> int:

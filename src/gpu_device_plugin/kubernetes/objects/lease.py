@@ -43,11 +43,18 @@ class Lease:
         self.holder = ""  # who held it when we looked last; "" for nobody
         self.name, self._lease_seconds = name, lease_seconds
         self._api, self._utc_now = api, utc_now
+        self._own: Document | None = None  # as we wrote it last, if nobody is known to have since
         self._seen: object = None
         self._seen_at = 0.0
 
     async def try_hold(self) -> bool:
-        """Acquire or renew; whether this replica holds it now."""
+        """Acquire or renew; whether this replica holds it now.
+
+        What we wrote is renewed by one request, as client-go does it: a slow API server is asked once.
+        """
+        own, self._own = self._own, None
+        if own and self._took(await replace(self._api, self._path, self._held_lease(own))):
+            return True
         found = await read(self._api, self._path)
         if found is None:
             body = {"metadata": {"name": self.name.name, "namespace": self.name.namespace}}
@@ -64,7 +71,7 @@ class Lease:
 
     async def release(self) -> None:
         """Let others take over at once; nothing happens where this replica does not hold it."""
-        found = await read(self._api, self._path)
+        found = self._own or await read(self._api, self._path)
         spec = dict((found or {}).get("spec") or {})
         if found is None or spec.get("holderIdentity") != self.name.identity:
             return
@@ -92,6 +99,7 @@ class Lease:
     def _took(self, written: Document | None) -> bool:
         if written is None:  # somebody was quicker
             return False
+        self._own = written
         self._seen, self._seen_at = written.get("spec"), asyncio.get_running_loop().time()
         self.holder = self.name.identity
         return True

@@ -138,9 +138,15 @@ _TABLE: Sequence[Family[ControllerSnapshot]] = (
 # Text, labels, and labels of series that are there from the start.
 _COUNTERS: Mapping[str, tuple[str, Sequence[str], Sequence[Sequence[str]]]] = {
     "bindings": (
-        "Bindings by how they ended: bound, conflict (no room or another pod by then), failed.",
+        "Bindings by how they ended: bound, conflict (no room or another pod by then), refused "
+        "(nothing was sent, or the API server did not begin), failed.",
         ("outcome",),
-        (("bound",), ("conflict",), ("failed",)),
+        (("bound",), ("conflict",), ("refused",), ("failed",)),
+    ),
+    "lease_renewals": (
+        "Times that the leader renewed its Lease: in time, or late, with less than half of its time left.",
+        ("outcome",),
+        (("in time",), ("late",)),
     ),
     "calls": (
         "Calls of kube-scheduler and the API server, by the HTTP status of the answer.",
