@@ -112,6 +112,19 @@ def test_lazily_loaded_code_is_found_out(box: Box, first: str) -> None:
     assert program(f"alloc 1 {before - 299 * MIB}") == [OUT_OF_MEMORY]
 
 
+def test_code_is_measured_after_somebody_ended_nvml_once_too_often(box: Box) -> None:
+    """The last end takes the library's own start away; then code was never measured again."""
+    program = box.start(GPU_SIMULATOR_MODULE_MIB="300")
+    before = room(program)
+    assert program("nvml")[0] == 0
+    assert program("nvml_end")[0] >= 1
+    assert program("kernel_graph 1 1000 1") == [0]
+    assert program("launch 1000") == [0]
+    assert program("sync") == [0]
+
+    assert before - room(program) == 300 * MIB
+
+
 def allow_two_cards(box: Box, memory_bytes: int) -> None:
     """Limits of this size on the first two cards."""
     lines = [f"device={uuid} memory_bytes={memory_bytes}" for uuid in box.node.uuids[:2]]

@@ -85,6 +85,27 @@ def test_a_program_without_cuda_goes_on(box: Box) -> None:
     assert outside.stderr == ""
 
 
+@pytest.mark.parametrize("program", ["client", "linked"])
+def test_a_wrapper_in_front_that_asks_us_is_capped(box: Box, program: str) -> None:
+    """With a dlsym and a cuMemAlloc of its own; it called itself through us without end."""
+    words = [str(1000 * MIB), str(1500 * MIB)] if program == "linked" else []
+    ran = run(box, [box.programs / program, *words], str(box.programs / "libfront.so"))
+
+    assert ran.stdout.split()[-1] == str(SLICE), ran
+    assert program == "client" or ran.stdout.split()[:4] == ["0", "0", "0", "2"]
+
+
+@pytest.mark.parametrize("program", ["client", "linked"])
+def test_a_wrapper_that_looks_the_driver_up_past_us_gets_no_card(box: Box, program: str) -> None:
+    """The line names it: nothing else would tell its owner why there is no card."""
+    front = str(box.programs / "libfront.so")
+    words = ["1", "1"] if program == "linked" else []
+    ran = run(box, [box.programs / program, *words], front, FRONT="tables")
+
+    assert f"no GPU for this container: {front}, of LD_PRELOAD" in ran.stderr, ran
+    assert ran.stdout.split()[0] in {str(NO_DEVICE), NOT_READY}
+
+
 @pytest.mark.parametrize("order", ["libm.so.6:{ours}", "{ours}:libc.so.6"])
 def test_what_does_not_answer_for_the_driver_may_stand_anywhere(box: Box, order: str) -> None:
     """An allocator, for instance; and behind us anything may."""

@@ -22,7 +22,10 @@ def owners(box: Box, *words: str) -> dict[str, str]:
     return {name: owner for _, name, owner in lines}
 
 
-@pytest.mark.parametrize("way", ["handle", "default", "program", "next", "next-twice", "versioned"])
+WAYS = ("handle", "default", "program", "next", "next-twice")
+
+
+@pytest.mark.parametrize("way", [*WAYS, "versioned", "versioned-next", "versioned-default"])
 def test_dlsym_finds_ours(box: Box, way: str) -> None:
     """Seen elsewhere: a second RTLD_NEXT lookup returned NULL; libc's own dlsym by version."""
     found = owners(
@@ -185,6 +188,23 @@ def test_what_the_driver_refuses_stays_refused(
     without = box.run("route", way, name, str(version), flags, LD_PRELOAD="")
 
     assert with_us.stdout == without.stdout
+
+
+@pytest.mark.parametrize("way", ["name", "address"])
+def test_a_tool_that_the_driver_opens_is_capped(box: Box, way: str) -> None:
+    """CUDA_INJECTION64_PATH: what it looks up while the driver starts is ours; it had the driver's."""
+    tool = str(box.programs / "libtool.so")
+    ran = box.run("tooled", way, str(100 * MIB), CUDA_INJECTION64_PATH=tool, TOOL_LOOKS_BY=way)
+
+    assert ran.stdout.split() == [OURS, "19"], ran.stderr
+
+
+@pytest.mark.parametrize("call", ["first", "context"])
+def test_a_constructor_that_calls_the_driver_waits_for_nobody(box: Box, call: str) -> None:
+    """It has the loader's lock, for which another thread's first call waited with ours: for ever."""
+    ran = box.run("constructing", call, str(box.programs / "libconstructing.so"))
+
+    assert ran.stdout.split() == ["0", "0"], ran
 
 
 @pytest.mark.parametrize("driver", ["470.57.02", "535.309.01", "575.57.08", "580.65.06"])

@@ -6,7 +6,6 @@
 #include "slice/process.h"
 #include "slice/slice.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
@@ -14,8 +13,8 @@
 /* Processes on a card, of all containers; more are asked for again. */
 enum { FEW = 128, LIST_TRIES = 8 };
 
-static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic enum { NOT_TRIED, STARTING, THERE, NOT_THERE } nvml_start;
+enum { NOT_TRIED, STARTING, THERE, NOT_THERE };
+static atomic_int nvml_start;
 
 /*
  * Another thread of the parent may have been loading it. A child does without: with a parent that
@@ -23,15 +22,13 @@ static _Atomic enum { NOT_TRIED, STARTING, THERE, NOT_THERE } nvml_start;
  */
 static void probe_in_child(void)
 {
-	starting = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	if (atomic_load(&nvml_start) == STARTING)
 		atomic_store(&nvml_start, NOT_THERE);
 }
 
-/* With the lock. */
+/* NVML counts its starts: threads that come first together have each their own. */
 static bool start(void)
 {
-	atomic_store(&nvml_start, STARTING);
 	driver_go_inside();
 	const bool is_there = driver_load_nvml(true) && nvml.nvmlInit_v2 &&
 			      nvml.nvmlDeviceGetHandleByUUID && nvml.nvmlInit_v2() == NVML_SUCCESS;
@@ -39,14 +36,15 @@ static bool start(void)
 	return is_there;
 }
 
+/* Under no lock: it opens a library, and who has the loader's lock may be in another hook. */
 static bool start_nvml(void)
 {
+	int state = NOT_TRIED;
+
 	if (atomic_load(&nvml_start) < THERE) {
 		process_in_children(probe_in_child);
-		pthread_mutex_lock(&starting);
-		if (atomic_load(&nvml_start) == NOT_TRIED)
-			atomic_store(&nvml_start, start() ? THERE : NOT_THERE);
-		pthread_mutex_unlock(&starting);
+		atomic_compare_exchange_strong(&nvml_start, &state, STARTING);
+		atomic_store(&nvml_start, start() ? THERE : NOT_THERE);
 	}
 	return atomic_load(&nvml_start) == THERE;
 }
@@ -54,18 +52,17 @@ static bool start_nvml(void)
 /* A call may take milliseconds: the handle is asked for once, and again after it was of no use. */
 static _Atomic(nvmlDevice_t) devices[LIMITS_CARDS];
 
-static bool device_of(int card, nvmlDevice_t *device)
+static nvmlReturn_t device_of(int card, nvmlDevice_t *device)
 {
-	if (card < 0 || !start_nvml())
-		return false;
 	*device = atomic_load(&devices[card]);
 	if (*device)
-		return true;
-	if (nvml.nvmlDeviceGetHandleByUUID(slice_limits()->cards[card].uuid, device) !=
-	    NVML_SUCCESS)
-		return false;
-	atomic_store(&devices[card], *device);
-	return true;
+		return NVML_SUCCESS;
+	const nvmlReturn_t result =
+		nvml.nvmlDeviceGetHandleByUUID(slice_limits()->cards[card].uuid, device);
+
+	if (result == NVML_SUCCESS)
+		atomic_store(&devices[card], *device);
+	return result;
 }
 
 typedef nvmlReturn_t list_function(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
@@ -123,17 +120,23 @@ static nvmlReturn_t list_once(nvmlDevice_t device, struct listing *list)
 }
 
 /* More processes may come between two calls. */
-static bool list_compute(nvmlDevice_t device, struct listing *list)
+static nvmlReturn_t list_compute(int card, struct listing *list)
 {
-	nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+	nvmlDevice_t device;
+	nvmlReturn_t result = device_of(card, &device);
 
+	if (result != NVML_SUCCESS)
+		return result;
+	result = NVML_ERROR_INSUFFICIENT_SIZE;
 	list->count = FEW;
 	for (int tries = 0; result == NVML_ERROR_INSUFFICIENT_SIZE && tries < LIST_TRIES; tries++) {
 		if (!make_room(list, list->count + FEW))
-			return false;
+			return NVML_ERROR_MEMORY;
 		result = list_once(device, list);
 	}
-	return result == NVML_SUCCESS;
+	if (result != NVML_SUCCESS)
+		atomic_store(&devices[card], NULL);
+	return result;
 }
 
 /* False where several processes have this pid, each in its own pid namespace. */
@@ -155,16 +158,18 @@ static bool own_entry(const struct listing *list, uint64_t *bytes)
 bool nvml_own_listing(int card, uint64_t *bytes)
 {
 	struct listing list = {0};
-	nvmlDevice_t device;
 
 	*bytes = 0;
+	if (card < 0 || !start_nvml())
+		return false;
 	driver_go_inside();
-	const bool is_listed = device_of(card, &device) && list_compute(device, &list);
+	nvmlReturn_t result = list_compute(card, &list);
 
+	/* Somebody ended NVML once more than it was started. */
+	if (result == NVML_ERROR_UNINITIALIZED && nvml.nvmlInit_v2() == NVML_SUCCESS)
+		result = list_compute(card, &list);
 	driver_come_back();
-	if (!is_listed && card >= 0)
-		atomic_store(&devices[card], NULL);
-	const bool is_known = is_listed && own_entry(&list, bytes);
+	const bool is_known = result == NVML_SUCCESS && own_entry(&list, bytes);
 
 	if (list.infos)
 		munmap(list.infos, list.bytes);

@@ -52,55 +52,63 @@ static void *open_library(const char *soname, bool may_open)
 	return library;
 }
 
-/* The library itself is searched, and what it needs: never what stands in front of it. */
-static bool load_cuda(bool may_open)
+/*
+ * The library itself is searched, and what it needs: never what stands in front of it. No lock is
+ * held meanwhile: another thread may have the loader's, in a constructor that calls the driver.
+ */
+static bool load_cuda(bool may_open, struct cuda_driver *found)
 {
 	void *library = open_library("libcuda.so.1", may_open);
 
 	if (!library)
 		return false;
 #define RESOLVE(name, into) *(void **)&(into) = libc_symbols()->dlsym(library, #name);
-#define CUDA_HOOK(name, base, since, streams) RESOLVE(name, cuda.name)
-#define CUDA_CALL(name) RESOLVE(name, cuda.name)
+#define CUDA_HOOK(name, base, since, streams) RESOLVE(name, found->name)
+#define CUDA_CALL(name) RESOLVE(name, found->name)
 #include "driver/symbols.def"
 	return true;
 }
 
-static bool load_nvml(bool may_open)
+static bool load_nvml(bool may_open, struct nvml_driver *found)
 {
 	void *library = open_library("libnvidia-ml.so.1", may_open);
 
 	if (!library)
 		return false;
-#define NVML_HOOK(name) RESOLVE(name, nvml.name)
-#define NVML_CALL(name) RESOLVE(name, nvml.name)
+#define NVML_HOOK(name) RESOLVE(name, found->name)
+#define NVML_CALL(name) RESOLVE(name, found->name)
 #include "driver/symbols.def"
 	return true;
 }
 
-static bool load_once(atomic_bool *is_loaded, bool (*load)(bool), bool may_open)
+/* Threads that come first together find the same; the first of them publishes it. */
+static void publish(atomic_bool *is_loaded, void *driver, const void *found, size_t bytes)
 {
-	if (atomic_load_explicit(is_loaded, memory_order_acquire))
-		return true;
 	process_in_children(load_lock_in_child);
 	pthread_mutex_lock(&load_lock);
 	if (!atomic_load_explicit(is_loaded, memory_order_relaxed)) {
-		driver_go_inside();
-		if (load(may_open))
-			atomic_store_explicit(is_loaded, true, memory_order_release);
-		driver_come_back();
+		memcpy(driver, found, bytes);
+		atomic_store_explicit(is_loaded, true, memory_order_release);
 	}
 	pthread_mutex_unlock(&load_lock);
-	return atomic_load_explicit(is_loaded, memory_order_relaxed);
 }
 
 /* Any thread; a library that was not there may be there at the next call. */
-bool driver_load_cuda(bool may_open)
-{
-	return load_once(&has_cuda, load_cuda, may_open);
-}
+#define LOADS(name)                                                                                \
+	bool driver_load_##name(bool may_open)                                                     \
+	{                                                                                          \
+		struct name##_driver found;                                                        \
+                                                                                                   \
+		if (atomic_load_explicit(&has_##name, memory_order_acquire))                       \
+			return true;                                                               \
+		driver_go_inside();                                                                \
+		const bool is_there = load_##name(may_open, &found);                               \
+                                                                                                   \
+		driver_come_back();                                                                \
+		if (is_there)                                                                      \
+			publish(&has_##name, &name, &found, sizeof(found));                        \
+		return is_there;                                                                   \
+	}
 
-bool driver_load_nvml(bool may_open)
-{
-	return load_once(&has_nvml, load_nvml, may_open);
-}
+LOADS(cuda)
+LOADS(nvml)

@@ -122,10 +122,14 @@ static bool is_entry_point(const char *name)
 		strcmp(name, "dlopen") == 0 || strcmp(name, "dlmopen") == 0);
 }
 
-/* By handle: a search of the global scope finds this library's by itself. */
-static bool asks_for_entry_point(const void *handle, const char *name)
+/*
+ * By handle or by version; a search of the global scope for the plain name finds this library's by
+ * itself, but the C library's where it names a version, which ours have not.
+ */
+static bool asks_for_entry_point(const void *handle, const char *name, bool has_version)
 {
-	return is_entry_point(name) && handle != RTLD_NEXT && handle != RTLD_DEFAULT;
+	return is_entry_point(name) &&
+	       (has_version || (handle != RTLD_NEXT && handle != RTLD_DEFAULT));
 }
 
 /*
@@ -144,9 +148,10 @@ static void *next_entry_point(const void *handle, const char *name, const void *
 	return ours != found ? ours : NULL;
 }
 
+/* The driver's own lookups: not those of a tool that it opens while it starts. */
 static bool must_stay_real(const char *name, const void *caller)
 {
-	return !name || !is_driver_name(name) || driver_is_inside() || driver_owns(caller);
+	return !name || !is_driver_name(name) || driver_owns(caller);
 }
 
 /*
@@ -182,12 +187,16 @@ static struct route look(const struct call *call, bool has_version)
 	void *handle = call->first.pointer;
 	const char *name = call->second.text;
 
-	if (asks_for_entry_point(handle, name))
-		return (struct route){.result = entry_point(really(call, has_version))};
-	void *next = next_entry_point(handle, name, call->caller);
+	if (asks_for_entry_point(handle, name, has_version)) {
+		void *found = really(call, has_version), *ours = entry_point(found);
 
-	/* Where the C library has no such version, the answer stays that. */
-	if (next && (!has_version || libc->dlvsym(RTLD_NEXT, name, call->third.text)))
+		/* Another wrapper's stays where it is in the order that the caller sees. */
+		if (ours != found || handle != RTLD_NEXT)
+			return (struct route){.result = ours};
+	}
+	void *next = has_version ? NULL : next_entry_point(handle, name, call->caller);
+
+	if (next)
 		return (struct route){.result = next};
 	if (!must_stay_real(name, call->caller))
 		return (struct route){.result = ours_for(handle, name, really(call, has_version))};

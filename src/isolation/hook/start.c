@@ -62,20 +62,37 @@ static void register_callbacks(void)
  * changed any more: then the process gets no card, and a line says why.
  *
  * A library that merely stands in front, an allocator or a profiler's wrapper,
- * is left there: it does not answer for the driver.
+ * is left there, unless it looks functions up for the program and finds the driver's own.
  */
 /* This library's: how the loader's list of objects names us. */
 extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
 
-static bool is_somebody_in_front(void)
+/* Would the program, asking this library's dlsym for a function, get past the one of ours? */
+static bool leads_past_us(void *(*look)(void *, const char *))
 {
-	const struct link_map *map = _r_debug.r_map;
+	static const char name[] = "cuMemAllocPitch_v2"; /* that a wrapper has hardly of its own */
+	void *driver = libc_symbols()->dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+	void *found = look(driver ? driver : RTLD_DEFAULT, name);
+
+	/* Without a driver ours is found by who does not ask us: we say that there is none. */
+	return driver ? driver_owns(found) : found == (void *)cuMemAllocPitch_v2;
+}
+
+/* The first in front of us that leaves us no place; NULL: none. */
+static const struct link_map *in_front(void)
+{
+	const struct link_map *first = _r_debug.r_map, *map = first;
+	void *found = first ? libc_symbols_after(first, "dlsym") : NULL;
+	Dl_info object;
 
 	/* The program itself is always first; its dependencies come after us. */
 	for (map = map ? map->l_next : NULL; map && map->l_ld != _DYNAMIC; map = map->l_next)
 		if (object_is_c_library(map) || object_is_driver(map))
-			return true;
-	return false;
+			return map;
+	if (!map || !found || found == (void *)dlsym || !slice_is_meant() ||
+	    !leads_past_us((void *(*)(void *, const char *))found))
+		return NULL;
+	return dladdr1(found, &object, (void **)&map, RTLD_DL_LINKMAP) ? map : first;
 }
 
 /* The loader calls it once, before main. In all ordinary processes it reads a list and returns. */
@@ -86,17 +103,24 @@ __attribute__((constructor)) static void stand_in_front(void)
 
 	register_callbacks();
 	/* A setuid program is loaded with nothing of the user's choice. */
-	if (!is_somebody_in_front() || getauxval(AT_SECURE))
+	if (getauxval(AT_SECURE))
 		return;
+	const struct link_map *other = in_front();
+
 	/* No thread yet: NOLINTBEGIN(concurrency-mt-unsafe) */
 	/* Neither named by a pod nor by the loader's command line (then it has no base): dlopen. */
-	if ((!getenv("LD_PRELOAD") && getauxval(AT_BASE)) || !slice_is_meant())
+	if (!other || (!getenv("LD_PRELOAD") && getauxval(AT_BASE)) || !slice_is_meant())
 		return;
 	/* The driver reads it when it starts, also where it is not we who are called. */
 	putenv(no_cards);
 	/* NOLINTEND(concurrency-mt-unsafe) */
-	slice_close("LD_PRELOAD names the driver or the C library, which then stands before the "
-		    "library that keeps this slice");
+	if (object_is_c_library(other) || object_is_driver(other))
+		slice_close("LD_PRELOAD names the driver or the C library, which then stands "
+			    "before the library that keeps this slice");
+	else
+		slice_close("%s, of LD_PRELOAD, looks functions of the driver up past the library "
+			    "that keeps this slice, before which it stands",
+			    other->l_name);
 	errno = saved;
 }
 
@@ -105,6 +129,8 @@ CUresult cuInit(unsigned int Flags)
 {
 	register_callbacks();
 	ENTER(cuInit, Flags);
+	/* Opened here, where no lock of ours is held: who has the loader's may wait for it. */
+	(void)driver_load_nvml(true);
 	if (slice_slot() < 0) {
 		/* Else a line has said what is wrong with the region. */
 		if (slice_state() == SLICE_OPEN)

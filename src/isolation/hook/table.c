@@ -191,15 +191,17 @@ static void replace(const char *symbol, void **pfn, int version, cuuint64_t flag
 
 /*
  * Also where the slice is closed: everything resolves, and cuInit refuses. The
- * driver answers first and alone fills symbolStatus. Any thread.
+ * driver answers first and alone fills symbolStatus. What it asks itself meanwhile stays its own;
+ * not so what a tool asks that it opens while it starts. Any thread.
  */
 #define GETS_ADDRESS(name, parameters, arguments)                                                  \
 	CUresult name parameters                                                                   \
 	{                                                                                          \
-		const enum entry entry = enter();                                                  \
+		(void)enter();                                                                     \
 		const CUresult result = PASS(name, arguments);                                     \
                                                                                                    \
-		if (result == CUDA_SUCCESS && entry != ENTRY_PASS)                                 \
+		if (result == CUDA_SUCCESS &&                                                      \
+		    !(driver_is_inside() && driver_owns(__builtin_return_address(0))))             \
 			replace(symbol, function, version, flags);                                 \
 		return result;                                                                     \
 	}

@@ -5,6 +5,7 @@
 
 #include "../costs.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -90,9 +91,23 @@ static void lay_out(struct gpusim_node *node)
 	gpusim_unlock(node);
 }
 
+/* A tool that the environment names is opened while the driver starts, as by the real one. */
+static void start_tool(void)
+{
+	const char *path = setting("CUDA_INJECTION64_PATH");
+	void *tool = path ? dlopen(path, RTLD_LAZY) : NULL;
+	int (*start)(void) = NULL;
+
+	if (tool)
+		*(void **)&start = dlsym(tool, "InitializeInjection");
+	if (start)
+		start();
+}
+
 CUresult cuInit(unsigned int flags)
 {
 	CUresult result = CUDA_SUCCESS;
+	bool is_first = false;
 
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -111,10 +126,12 @@ CUresult cuInit(unsigned int flags)
 			result = CUDA_ERROR_NO_DEVICE;
 		} else {
 			pthread_atfork(NULL, NULL, poison_child);
-			is_initialised = true;
+			is_initialised = is_first = true;
 		}
 	}
 	pthread_mutex_unlock(&lock);
+	if (is_first)
+		start_tool();
 	return result;
 }
 
