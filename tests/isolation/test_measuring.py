@@ -80,6 +80,45 @@ def test_what_a_pool_gives_back_is_not_taken_off_the_overhead(
     assert [int(word) for word in ran.stdout.split()] == [0, 0, (400 + 512 - 50) * MIB], ran.stderr
 
 
+def test_a_pool_that_shrank_meanwhile_grows_within_the_limit(box: Box, tmp_path: Path) -> None:
+    """It had room, a look followed it down, and it grew by a chunk that others had by then.
+
+    The wait that shrinks it does not wait for the thread that draws from it.
+    """
+    box.library = "libgpuslice-testing.so"
+    other = box.start()
+    environment = box.environment | {
+        "GPUSLICE_PAUSEPOINT": "pool_has_room",
+        "GPUSLICE_PAUSEFILE": str(tmp_path / "waiting"),
+        "GPU_SIMULATOR_MODULE_MIB": "50",
+        "CUDA_MODULE_LOADING": "EAGER",
+    }
+    with subprocess.Popen(
+        [box.programs / "meanwhile", "draw", str(50 * MIB), str(32 * MIB)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as drawing:
+        assert drawing.stdout
+        assert drawing.stdout.readline() == "ready\n"
+        taken = other(f"alloc 1 {32 * MIB}")
+        (tmp_path / "waiting").unlink()
+        answer = drawing.stdout.read().split()
+
+    assert (taken, answer) == ([OUT_OF_MEMORY], ["0", "0", "0"])
+
+
+def test_nvml_is_asked_after_a_pool_grew(box: Box) -> None:
+    """What the driver takes beside the pool for it, no figure of the pool's says."""
+    program = box.start()
+    assert program(f"alloc 1 {1500 * MIB}") == [0]
+    before = program("nvml_calls")
+    assert program(f"async 2 {40 * MIB}") == [0]
+    assert program("alloc 3 4096") == [0]
+
+    assert program("nvml_calls") > before
+
+
 def test_beside_hundreds_of_processes_nvml_is_believed_too(box: Box) -> None:
     """Its list was read into room for 256; beyond that nothing was measured any more."""
     box.node.change("cards.0.memory_total_mib=32768")

@@ -237,10 +237,13 @@ void pools_refresh(int card)
 		follow_all(card, TRIM);
 }
 
+/* The thread that has the lock may be growing one: until the next wait too much is charged. */
 void pools_after_sync(void)
 {
-	if (are_any())
-		follow_all(CARD_FOREIGN, END_EMPTY);
+	if (!are_any() || pthread_mutex_trylock(&pooling) != 0)
+		return;
+	follow_all(CARD_FOREIGN, END_EMPTY);
+	pthread_mutex_unlock(&pooling);
 }
 
 /* The most that a pool can grow by for so many bytes. With the lock. */
@@ -259,6 +262,16 @@ static bool may_grow(struct pool_growth *growth, struct pool *pool)
 	return growth->asked > unused || (used && pool->tight && growth->asked >= pool->tight);
 }
 
+static CUresult reserve_growth(struct pool_growth *growth, struct pool *pool)
+{
+	const CUresult result =
+		charge_card(&growth->charge, growth->charge.card, most_growth(growth->asked));
+
+	/* Making room may have trimmed this pool too. */
+	(void)may_grow(growth, pool);
+	return result;
+}
+
 CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 {
 	CUresult result = CUDA_SUCCESS;
@@ -270,11 +283,14 @@ CUresult pools_begin_growth(struct pool_growth *growth, uint64_t bytes)
 	if (!pool || pool->is_ended) {
 		result = pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
 	} else if (may_grow(growth, pool) || growth->charge.card < 0) {
-		result = charge_card(&growth->charge, growth->charge.card, most_growth(bytes));
-		/* Making room may have trimmed this pool too. */
-		(void)may_grow(growth, pool);
+		result = reserve_growth(growth, pool);
 	} else {
+		PAUSEPOINT(pool_has_room);
 		overhead_refresh(growth->charge.card, bytes);
+		/* Another thread's wait may have shrunk it, and the look have followed. */
+		if (pool->charged != growth->before && may_grow(growth, pool))
+			result = reserve_growth(growth, pool);
+		PAUSEPOINT(pool_has_room);
 	}
 	growth->is_open = result == CUDA_SUCCESS;
 	if (!growth->is_open)
@@ -296,12 +312,17 @@ static void learn(const struct pool_growth *growth, struct pool *pool, uint64_t 
 		pool->tight = growth->asked;
 }
 
-/* More than there is room for: as if it had never been. */
+/*
+ * More than there is room for: as if it had never been. The stream may wait for what another
+ * thread does with pools: the lock is given up meanwhile.
+ */
 static void undo(const struct pool_growth *growth, CUdeviceptr pointer, CUstream stream)
 {
 	cuda.cuMemFreeAsync(pointer, stream);
+	pthread_mutex_unlock(&pooling);
 	if (cuda.cuStreamSynchronize)
 		cuda.cuStreamSynchronize(stream);
+	pthread_mutex_lock(&pooling);
 	(void)pools_trim(growth->pool, 0);
 }
 
@@ -313,23 +334,29 @@ CUresult pools_end_growth(struct pool_growth *growth, CUresult result, CUdevicep
 	uint64_t grown = now > growth->before ? now - growth->before : 0;
 
 	learn(growth, pool, grown);
+	/* What the driver takes beside a pool for it, nobody says. */
+	if (grown && growth->charge.card >= 0)
+		overhead_stale_urgently(1u << growth->charge.card);
 	/* It may have grown by more than any growth so far let expect. */
 	if (result == CUDA_SUCCESS && grown > growth->charge.bytes &&
 	    charge_more(&growth->charge, grown - growth->charge.bytes) != CUDA_SUCCESS &&
 	    cuda.cuMemFreeAsync) {
 		undo(growth, pointer, stream);
-		(void)may_grow(growth, pool);
+		pool = find(growth->pool); /* another thread may have ended it */
+		if (pool)
+			(void)may_grow(growth, pool);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 		grown = 0;
 	}
 	/* A look at all pools for want of room may have charged this one already. */
-	const uint64_t due = growth->before + grown, charged = pool->charged;
+	const uint64_t due = growth->before + grown;
+	const uint64_t more = pool && due > pool->charged ? due - pool->charged : 0;
 
-	account_settle(growth->charge.card, ACCOUNT_USED, growth->charge.bytes,
-		       due > charged ? due - charged : 0);
-	if (due > charged)
-		pool->charged = due;
-	follow(pool);
+	account_settle(growth->charge.card, ACCOUNT_USED, growth->charge.bytes, more);
+	if (pool) {
+		pool->charged += more;
+		follow(pool);
+	}
 	pthread_mutex_unlock(&pooling);
 	return result;
 }

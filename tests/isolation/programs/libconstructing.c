@@ -3,9 +3,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-__attribute__((constructor)) static void construct(void) {
-  const char *address = getenv("CONSTRUCTOR_CALLS");
+__attribute__((constructor)) static void construct(void)
+{
+	const char *address = getenv("CONSTRUCTOR_CALLS");
 
-  if (address)
-    ((void (*)(void))(uintptr_t)strtoull(address, NULL, 16))();
+	if (address)
+		((void (*)(void))(uintptr_t)strtoull(address, NULL, 16))();
 }

@@ -11,17 +11,16 @@ CUresult (*tool_allocates)(CUdeviceptr *, size_t);
 /* TOOL_LOOKS_BY: "name", or "address" as a runtime that is linked into it does.
  */
 int InitializeInjection(void);
-int InitializeInjection(void) {
-  CUresult (*get)(const char *, void **, int, cuuint64_t,
-                  CUdriverProcAddressQueryResult *);
-  void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-  const char *way = getenv("TOOL_LOOKS_BY");
+int InitializeInjection(void)
+{
+	CUresult (*get)(const char *, void **, int, cuuint64_t, CUdriverProcAddressQueryResult *);
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+	const char *way = getenv("TOOL_LOOKS_BY");
 
-  if (!way || !strcmp(way, "name")) {
-    *(void **)&tool_allocates = dlsym(driver, "cuMemAlloc_v2");
-    return 1;
-  }
-  *(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
-  return get("cuMemAlloc", (void **)&tool_allocates, 12000, 0, NULL) ==
-         CUDA_SUCCESS;
+	if (!way || !strcmp(way, "name")) {
+		*(void **)&tool_allocates = dlsym(driver, "cuMemAlloc_v2");
+		return 1;
+	}
+	*(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
+	return get("cuMemAlloc", (void **)&tool_allocates, 12000, 0, NULL) == CUDA_SUCCESS;
 }

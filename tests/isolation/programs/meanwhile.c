@@ -5,6 +5,8 @@
  *	meanwhile import HANDLE       opens memory of another process, at a pause point of the library
  *	meanwhile trim ROOM BYTES     trims a pool of so many bytes; the other one loads code
  *	meanwhile sync ROOM BYTES     the same where the driver trims it at a synchronize
+ *	meanwhile draw ROOM BYTES     draws from a pool that has so many bytes, at two pause points;
+ *	                              at the first it is synchronized, at the second "ready" is said
  *
  * Prints whether the first one failed, what the other one got, and the free bytes that it saw.
  */
@@ -75,6 +77,16 @@ static void *synchronize(void *ignored)
 			      &none);
 	if (!result)
 		result = CALL(cuStreamSynchronize, NULL);
+	return (void *)(uintptr_t)result;
+}
+
+static void *draw(void *bytes)
+{
+	CUdeviceptr pointer;
+	CUresult result = CALL(cuCtxSetCurrent, context);
+
+	if (!result)
+		result = CALL(cuMemAllocAsync, &pointer, *(size_t *)bytes, NULL);
 	return (void *)(uintptr_t)result;
 }
 
@@ -151,6 +163,31 @@ static int run_paused(void *(*first)(void *), const char *file)
 	return 0;
 }
 
+static void wait_for(const char *file)
+{
+	while (access(file, F_OK))
+		sched_yield();
+}
+
+/* The pool shrinks between what the library saw of it and the call. */
+static int run_drawing(size_t bytes, const char *file)
+{
+	const CUresult result = (CUresult)(uintptr_t)load(NULL); /* NVML is to be asked */
+	pthread_t thread;
+	void *failed, *waited;
+
+	pthread_create(&thread, NULL, draw, &bytes);
+	wait_for(file);
+	waited = synchronize(NULL);
+	unlink(file);
+	wait_for(file);
+	puts("ready");
+	fflush(stdout);
+	pthread_join(thread, &failed);
+	printf("%d %d %d\n", result, waited != NULL, failed != NULL);
+	return 0;
+}
+
 int main(int count, char **words)
 {
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -162,11 +199,14 @@ int main(int count, char **words)
 		return run_paused(import, getenv("GPUSLICE_PAUSEFILE"));
 	}
 	const bool is_sync = !strcmp(words[1], "sync");
-	const bool is_trim = is_sync || !strcmp(words[1], "trim");
+	const bool is_draw = !strcmp(words[1], "draw");
+	const bool is_trim = is_sync || is_draw || !strcmp(words[1], "trim");
 
 	if (count < 4 || (is_trim && fill_pool(strtoull(words[3], NULL, 10))) ||
 	    take(room() - strtoull(words[2], NULL, 10)))
 		return 3;
+	if (is_draw)
+		return run_drawing(strtoull(words[3], NULL, 10), getenv("GPUSLICE_PAUSEFILE"));
 	return is_trim ? run_paused(is_sync ? synchronize : trim, getenv("GPUSLICE_PAUSEFILE"))
 		       : run(load, 1, strtoull(words[3], NULL, 10));
 }
