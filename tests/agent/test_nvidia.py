@@ -329,6 +329,21 @@ async def test_a_bad_or_unknown_choice_leaves_the_one_before_in_force(tmp_path: 
         await offered(rig, gpu=40)
         await rig.stop_agent()
         await rig.start_agent(**settings)
+        await offered(rig, gpu=40)
+        await rig.until_page("x: unknown key")
+        assert "; the one of 20" in (await rig.page("readyz"))[1]
+        assert not rig.events("ConfigurationMissing")
+        await rig.set_labels(config="slow")
+        await offered(rig, gpu=8)
+        await rig.until_ready()
+        assert "unknown key" not in (await rig.page("readyz"))[1]
+
+
+async def test_without_a_good_choice_ever_the_agent_is_up_and_not_ready(tmp_path: Path) -> None:
+    """Nothing was kept that could count."""
+    async with running_rig(is_started=False) as rig:
+        await rig.set_labels(config="bad")
+        await rig.start_agent(**configurations(tmp_path))
         await rig.until_page("x: unknown key")
         assert rig.is_running
         await until(lambda: bool(rig.events("ConfigurationMissing")), 20)
@@ -336,6 +351,58 @@ async def test_a_bad_or_unknown_choice_leaves_the_one_before_in_force(tmp_path: 
         await rig.set_labels(config="slow")
         await offered(rig, gpu=8)
         await rig.until_ready()
+
+
+async def test_a_bad_edit_outlives_no_start_and_no_good_one(tmp_path: Path) -> None:
+    """The last good file is kept; who looks is told that it is older, and of when."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 1"))
+        await until(lambda: bool(rig.events("ConfigurationRefused")), 20)
+        for _ in range(2):
+            before = sum(event.get("count", 1) for event in rig.events("ConfigurationRefused"))
+            await rig.restart_agent(mode="default", config_file=file)
+            await offered(rig, gpu=40)
+            await rig.until_page("must be >= 2; the one of 20")
+            await until(
+                lambda before=before: (
+                    sum(e.get("count", 1) for e in rig.events("ConfigurationRefused")) > before
+                ),
+                20,
+            )
+
+        def published() -> str:
+            told = json.loads(rig.annotations().get(CARDS_ANNOTATION, "{}"))
+            return str(told.get("older_configuration"))
+
+        await until(lambda: "must be >= 2; the one of 20" in published(), 20, published)
+        assert (await rig.admit("one", {GPU: 1})).is_admitted
+
+        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 3"))
+        await until(lambda: published() == "None", 20, published)
+        assert "must be" not in (await rig.page("readyz"))[1]
+
+
+async def test_a_bad_file_at_a_start_counts_for_nothing_and_a_good_one_is_kept(
+    tmp_path: Path,
+) -> None:
+    """Each good one is; without any the start fails with the reason."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 3"))
+        await offered(rig, gpu=12)
+        await rig.stop_agent()
+        file.write_text("x: 1\n")
+        await rig.serve(mode="default", config_file=file)
+        await offered(rig, gpu=12)
+        await rig.stop_agent()
+        (rig.state / "configuration").unlink()
+        await rig.start_agent(mode="default", config_file=file)
+        assert await rig.exit_code() == 2
 
 
 @contextmanager

@@ -260,7 +260,9 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
     """It is taken once it answers."""
     file, notes = tmp_path / "config.yaml", list[EventNote]()
     file.write_text("version: v1\n")
-    settings = load_settings({"node_name": "n1", "config_file": str(file)}, {}, None)
+    settings = load_settings(
+        {"node_name": "n1", "config_file": str(file), "state_dir": str(tmp_path)}, {}, None
+    )
     store, in_force = NodeStore(first_state(settings)), InForce(nvidia_configuration(settings))
     recorder = EventRecorder(AgentMetrics(""), notes.append, store.read, lambda: 0.0, Schemes())
     follower = ConfigurationFollower(

@@ -664,6 +664,21 @@ async def test_who_enforces_a_slice_and_the_slices_of_a_node_is_told(cluster: Cl
     assert "there are no slices (no probe has run) on gpu-a" in found
 
 
+async def test_an_older_configuration_in_force_is_told(cluster: Cluster) -> None:
+    """The agent's words, in `doctor`, and in `why` of the node's pods."""
+    await agents(cluster)
+    value = ready(node("gpu-a", 3), {"ack.node.gpu.schedule": "core_mem"})
+    notes = value["metadata"]["annotations"]
+    words = "/c: x: unknown key; the one of 2026-11-28T20:00:00Z stays in force"
+    cards = json.loads(notes["gpu-device-plugin/cards"]) | {"older_configuration": words}
+    notes["gpu-device-plugin/cards"] = json.dumps(cards)
+    await cluster.server.put("/api/v1/nodes/gpu-a", value)
+
+    for command in (("doctor",), ("why", "ns/batch")):
+        found = " ".join((await cluster.run(*command, columns=200)).output.split())
+        assert f"node gpu-a serves by an older configuration: {words}" in found
+
+
 async def test_doctor_finds_nothing_in_a_healthy_installation(cluster: Cluster) -> None:
     await agents(cluster)
     await cluster.server.put("/api/v1/nodes/gpu-b", ready(node("gpu-b", mode="cgpu")))

@@ -63,8 +63,7 @@ from gpu_device_plugin.domain.node.state import NodeState, Pool
 from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes, merge
 from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
-from gpu_device_plugin.settings.agent_settings import Settings
-from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.settings.agent_settings import Settings, configuration_at_start
 from gpu_device_plugin.web.http_server import Page
 from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
@@ -83,7 +82,7 @@ class Wiring:
     ) -> None:
         self.settings = settings
         self.node_store = NodeStore(first_state(settings))
-        self.in_force = in_force = InForce(nvidia_configuration(settings))
+        self.in_force = in_force = InForce(configuration_at_start(settings))
         self.live = LiveLedger()
         self.schemes = schemes or Schemes(
             *default_schemes(lambda: in_force.current, self.live.held)

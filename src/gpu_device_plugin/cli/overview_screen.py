@@ -21,7 +21,7 @@ from rich.text import Text
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.overview.capacity import NodeCapacity
-from gpu_device_plugin.overview.doctor import Finding, Level
+from gpu_device_plugin.overview.finding import Finding, Level
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
 from gpu_device_plugin.overview.slice_use import SliceUse
 from gpu_device_plugin.overview.totals import NamespaceTotal

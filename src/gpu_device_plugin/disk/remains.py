@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpu_device_plugin.errors import storage_errors
 
-_STATE_KINDS = ("grants", "cards", "node", "claims", "settings")
+_STATE_KINDS = ("grants", "cards", "node", "claims", "settings", "configuration")
 _FILES = ("agent.sock", "limits.sock", "driver-limits", "devices-denied")
 _SIMULATOR = "simulator"
 

@@ -4,8 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
 
 from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.allocation_api import (
@@ -17,6 +15,7 @@ from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_whole
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.overview.finding import Finding, Level, note, problem
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, asking_of
 
 _COMPONENT = "gpu-device-plugin"
@@ -34,26 +33,6 @@ _SLICES_POLICY = "-slices"
 _OFFERED_AS = ("aliyun.com/gpu", "nvidia.com/")
 _EVENTS = "docs/operations/events.md says what it means and what to do"
 _LABEL = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
-
-
-class Level(StrEnum):
-    """How bad it is."""
-
-    PROBLEM = "problem"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is seen, and what to do about it or what it means."""
-
-    level: Level
-    what: str
-    cure: str
-
-
-problem, note = partial(Finding, Level.PROBLEM), partial(Finding, Level.NOTE)
-"""Something that has to be mended, and something to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +216,16 @@ def _enforcers(facts: Installation) -> Iterator[Finding]:
             f"{held} {text} on {few(names)}",
             "docs/isolation.md says what each enforcer holds and needs",
         )
+
+
+def _older_configurations(facts: Installation) -> Iterator[Finding]:
+    """Nodes whose configuration cannot be read as it is now."""
+    for view in facts.cards.nodes:
+        if view.offer.older_configuration:
+            yield problem(
+                f"node {view.name} serves by an older configuration: {view.offer.older_configuration}",
+                "mend the file that is named; the agent reads it again within seconds",
+            )
 
 
 def _other_plugins(facts: Installation) -> Iterator[Finding]:
@@ -438,6 +427,7 @@ _CHECKS: Sequence[Callable[[Installation], Iterable[Finding]]] = (
     _versions,
     _cards,
     _enforcers,
+    _older_configurations,
     _other_plugins,
     _runtime_classes,
     _marks,

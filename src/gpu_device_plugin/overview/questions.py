@@ -21,7 +21,8 @@ from gpu_device_plugin.kubernetes.objects.survey import (
 )
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview import slice_use
-from gpu_device_plugin.overview.doctor import DAEMON_SETS, Finding, Installation, findings
+from gpu_device_plugin.overview.doctor import DAEMON_SETS, Installation, findings
+from gpu_device_plugin.overview.finding import Finding
 from gpu_device_plugin.overview.live_cluster import LiveCluster
 from gpu_device_plugin.overview.node_cards import ClusterCards, asking_of, cluster_cards
 from gpu_device_plugin.overview.why import PodStory, event_line, story

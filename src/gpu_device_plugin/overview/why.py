@@ -259,6 +259,11 @@ def story(
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
     now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(messages))
+    messages += tuple(
+        f"node {node.name} serves by an older configuration: {node.offer.older_configuration}"
+        for node in cards.nodes
+        if node.offer.older_configuration and asking.node in {"", node.name}
+    )[:_SHOWN_EVENTS]
     messages += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
     steps = cures(pod, asking, now)
     return PodStory(name, _state(pod), asks, created, holds, messages, nodes, steps)

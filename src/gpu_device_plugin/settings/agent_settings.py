@@ -4,6 +4,7 @@ import enum
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +24,11 @@ from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, clip
 from gpu_device_plugin.settings.bounded_yaml import parse_yaml
-from gpu_device_plugin.settings.nvidia_configuration import check_twice, nvidia_configuration
+from gpu_device_plugin.settings.nvidia_configuration import (
+    Configuration,
+    check_twice,
+    nvidia_configuration,
+)
 from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.settings.setting import (
     LogFormat,
@@ -215,14 +220,31 @@ def load_settings(
     """Merge flags, environment and files into checked settings; see `setting.load`."""
     settings, sources = load(Settings, flags, environ, file, over)
     _check_combination(settings, sources)
+    configuration_at_start(settings)
     check_twice(settings, sources, file)
-    nvidia_configuration(settings)
     return settings
+
+
+def kept_configuration(settings: Settings) -> Path:
+    """Where the last good text of NVIDIA's configuration file is kept."""
+    return Path(settings.state_dir) / "configuration"
+
+
+def configuration_at_start(settings: Settings) -> Configuration:
+    """NVIDIA's configuration; where its file is bad, the last good one, as if the agent had run on."""
+    try:
+        return nvidia_configuration(settings)
+    except ConfigError:
+        kept = kept_configuration(settings)
+        if settings.config_file and kept.is_file():
+            with suppress(ConfigError):
+                return nvidia_configuration(settings, kept)
+        raise
 
 
 def may_take_mig(settings: Settings) -> bool:
     """Whether cards in MIG mode may serve: so by settings and file, or a label decides."""
-    strategy = nvidia_configuration(settings).mig_strategy
+    strategy = configuration_at_start(settings).mig_strategy
     is_chosen = bool(settings.config_file_srcdir)
     return is_chosen or settings.mode is NodeMode.MIG or strategy is not MigStrategy.NONE
 

@@ -72,12 +72,23 @@ def parse_yaml(text: str) -> Any:
 
 def read_yaml(file: Path) -> dict[str, Any]:
     """The keys and values of a YAML or JSON file, none of an empty one; ConfigError for another."""
+    return yaml_object(file, read_text(file))
+
+
+def read_text(file: Path) -> str:
+    """What is in a file; ConfigError where it cannot be read."""
     try:
-        content = parse_yaml(file.read_text(encoding="utf-8"))
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not UTF-8: {error}") from error
+
+
+def yaml_object(file: Path, text: str) -> dict[str, Any]:
+    """The keys and values of the text of a file, as in `read_yaml`."""
+    try:
+        content = parse_yaml(text)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     if content is None:

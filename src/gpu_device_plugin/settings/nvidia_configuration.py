@@ -30,7 +30,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
 )
 from gpu_device_plugin.domain.nvidia.mig_devices import wrong_profile
 from gpu_device_plugin.errors import ConfigError, clip
-from gpu_device_plugin.settings.bounded_yaml import read_yaml
+from gpu_device_plugin.settings.bounded_yaml import read_text, yaml_object
 from gpu_device_plugin.settings.nvidia_settings import Fallback, NvidiaSettings, named_by_nvidia
 from gpu_device_plugin.settings.setting import suggest_key
 
@@ -107,6 +107,7 @@ class ConfigFile:
     """What a file says; `values` is setting -> its value here and the key's path in the file."""
 
     path: str
+    text: str
     values: Mapping[str, tuple[Any, str]]
     sharing: Sharing = field(default_factory=Sharing)
     gpu_patterns: tuple[Pattern, ...] = ()
@@ -119,12 +120,14 @@ def read_config_file(file: Path) -> ConfigFile:
     ConfigError: It cannot be read, or a key is unknown, malformed or impossible; the text has the file
     and the key's path.
     """
-    content = _without_null(read_yaml(file))
+    text = read_text(file)
+    content = _without_null(yaml_object(file, text))
     _check_kind(file, content)
     try:
         wire = msgspec.convert(content, _File)
         return ConfigFile(
             path=str(file),
+            text=text,
             values=_values(wire),
             sharing=_sharing(wire.sharing),
             gpu_patterns=_patterns(wire.resources.gpus, "resources.gpus"),
@@ -257,7 +260,14 @@ def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> 
     """The configuration of settings and file, which is read again; ConfigError names the place."""
     if path is None and settings.config_file:
         path = Path(settings.config_file)
-    file = ConfigFile("", {}) if path is None else read_config_file(path)
+    return _with_file(settings, _no_file() if path is None else read_config_file(path))
+
+
+def _no_file() -> ConfigFile:
+    return ConfigFile("", "", {})
+
+
+def _with_file(settings: NvidiaSettings, file: ConfigFile) -> Configuration:
     parts: dict[str, dict[str, Any]] = {"": {}, "access": {}, "features": {}}
     for each, names in named_by_nvidia():
         value = getattr(settings, each.key)
@@ -278,15 +288,18 @@ def nvidia_configuration(settings: NvidiaSettings, path: Path | None = None) -> 
     try:
         check(configuration)
     except ConfigError as error:
-        raise ConfigError(f"{file.path}: {error}" if path else str(error)) from error
+        raise ConfigError(f"{file.path}: {error}" if file.path else str(error)) from error
     return configuration
 
 
 def check_twice(settings: NvidiaSettings, sources: Mapping[str, str], config: Path | None) -> None:
-    """Check that no setting stands in both files."""
+    """Check that no setting stands in both files; a bad one counts for nothing."""
     if config is None or not settings.config_file:
         return
-    file = read_config_file(Path(settings.config_file))
+    try:
+        file = read_config_file(Path(settings.config_file))
+    except ConfigError:
+        return
     for key, (_, path) in file.values.items():
         if sources.get(key, "").startswith(f"{config}: "):
             raise ConfigError(
@@ -301,11 +314,13 @@ class LastRead:
     Attributes:
         stamp: Differs when another file was chosen, or the file has changed.
         result: What it says, or what is wrong with it; None before anything was read.
+        text: The text of a file that is good; empty without a file.
     """
 
     stamp: _Stamp | str | None = None
     path: str = ""
     result: Configuration | ConfigError | None = None
+    text: str = ""
 
 
 def read_if_changed(settings: NvidiaSettings, name: str | None, before: LastRead) -> LastRead:
@@ -324,7 +339,8 @@ def read_if_changed(settings: NvidiaSettings, name: str | None, before: LastRead
     if stamp == before.stamp or (is_same_file and _is_being_written(file)):
         return before
     try:
-        return LastRead(stamp, stamp[0], nvidia_configuration(settings, file))
+        found = _no_file() if file is None else read_config_file(file)
+        return LastRead(stamp, stamp[0], _with_file(settings, found), found.text)
     except ConfigError as error:
         return LastRead(stamp, stamp[0], error)
 

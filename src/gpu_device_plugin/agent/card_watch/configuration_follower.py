@@ -6,24 +6,32 @@ a pod holds of a card keeps that card from changing (`domain.nvidia.effective_co
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+import structlog
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.disk_thread import Writer
+from gpu_device_plugin.disk.last_good import LastGood
 from gpu_device_plugin.disk.mps_serving import kept_by_daemon, waits_for
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
-from gpu_device_plugin.errors import ConfigError
-from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.errors import ConfigError, shorten
+from gpu_device_plugin.kubernetes.objects.events import time_stamp
+from gpu_device_plugin.settings.agent_settings import Settings, kept_configuration
 from gpu_device_plugin.settings.nvidia_configuration import (
     Configuration,
     LastRead,
+    nvidia_configuration,
     read_if_changed,
     wrong_profile,
 )
+
+_log = structlog.get_logger("configuration")
 
 
 @dataclass(slots=True)
@@ -54,9 +62,9 @@ class ConfigurationFollower:
         self._refused = ""
         self._is_missing_reported = False
         self._found = LastRead()
+        self._last_good = LastGood(kept_configuration(self.settings))
         self._is_in_force = not self.settings.config_file_srcdir
-        if self.settings.config_file:
-            self._found = read_if_changed(self.settings, None, self._found)
+        self._has_base = self._is_in_force
 
     def run(self, _: None = None) -> None:
         """Look at labels and files; `follow` reads the files."""
@@ -76,6 +84,8 @@ class ConfigurationFollower:
 
     async def follow(self) -> None:
         """Read the files each time that `run` was called, until cancelled."""
+        if not (self.settings.config_file or self.settings.config_file_srcdir):
+            await self._keep(None)
         while True:
             await self._is_wanted.wait()
             self._is_wanted.clear()
@@ -91,11 +101,32 @@ class ConfigurationFollower:
         found = await self._thread.run(job)
         is_new, self._found = found is not self._found, found
         if isinstance(found.result, Configuration):
-            self._base = found.result
+            self._base, self._has_base = found.result, True
+            if is_new:
+                self.node_store.update(older_configuration="")
+                await self._keep(found.text if found.path else None)
         elif found.result is not None and is_new:
+            if not self._has_base:
+                await self._thread.run(self._take_last_good)
             self._refuse(found.result)
-        if self._is_in_force or isinstance(found.result, Configuration):
+        if self._has_base:
             self._take(self._base)
+
+    def _take_last_good(self) -> None:
+        """That of the last run counts where the choice of this one is bad."""
+        with suppress(ConfigError):
+            if self._last_good.since_seconds is not None:
+                self._base = nvidia_configuration(self.settings, self._last_good.path)
+                self._has_base = True
+
+    async def _keep(self, text: str | None) -> None:
+        """Keep a file's text for the next start; without a file nothing may be older than none."""
+        last = self._last_good
+        job = last.forget if text is None else partial(last.keep, text)
+        try:
+            await self._thread.run(job)
+        except OSError as error:
+            _log.warning("the configuration is not kept for the next start", error=str(error))
 
     def follow_mps(self) -> None:
         """Publish what is served now; of a daemon that was killed, which cards it has not given back.
@@ -117,8 +148,11 @@ class ConfigurationFollower:
         self.node_store.update(imex_channels=imex_channels(self.in_force.current.imex_channels))
 
     def _refuse(self, error: ConfigError) -> None:
-        if self._is_in_force:
-            text = f"{error}; the previous configuration stays in force"
+        if self._has_base:
+            since = self._last_good.since_seconds
+            which = "previous configuration" if since is None else f"one of {time_stamp(since)}"
+            text = f"{error}; the {which} stays in force"
+            self.node_store.update(older_configuration=" ".join(shorten(text).split()))
             self.recorder.node_note("ConfigurationRefused", text)
         else:
             self._is_missing_reported = True

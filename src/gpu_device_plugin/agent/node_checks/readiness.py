@@ -74,4 +74,5 @@ class Readiness:
         by = {state.memory_by(card.uuid) for card in state.cards if state.isolates}
         enforced = "".join(f"; memory by {each}" for each in sorted(by - USUAL_ENFORCERS))
         tail = f"; out: {out}" if out else ""
+        tail += f"; {state.older_configuration}" if state.older_configuration else ""
         return ReadyState(is_ready=True, text=f"ready: mode {state.mode}, {served}{enforced}{tail}")

@@ -134,6 +134,7 @@ class Publisher:
                 {uuid: claimed.get(uuid, DeviceUse()) for uuid in self.by_claims(state)},
                 dict(_unusual_enforcers(state)),
                 dict(_faults(state)),
+                state.older_configuration,
             )
             self.cluster.describe_node(
                 labels={key: found.get(key) for key in NODE_LABELS},

@@ -52,6 +52,7 @@ class NodeStateChange(TypedDict, total=False):
     mig_profile: str
     imex_channels: tuple[int, ...]
     allocation_api: AllocationApi
+    older_configuration: str
     kept: tuple[str, ...] | None
 
 

@@ -55,6 +55,7 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     by_claims: Mapping[str, DeviceUse] = MappingProxyType({}),
     memory_by: Mapping[str, str] = MappingProxyType({}),
     faults: Mapping[str, str] = MappingProxyType({}),
+    older_configuration: str = "",
 ) -> str:
     """The node's cards for schedulers, tools and people, as compact JSON.
 
@@ -63,7 +64,8 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
 
     `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` has each card that is
     given by claims alone, with what prepared claims hold of it. `memory_by` says who holds new slices
-    to their memory, where that is not the usual one, `faults` why cards are out of service.
+    to their memory, where that is not the usual one, `faults` why cards are out of service, and
+    `older_configuration` why NVIDIA's is not the one that is asked for.
     """
     ordered = sorted(cards, key=lambda card: card.index)
     entries = [
@@ -80,6 +82,7 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
             "mode": terms.mode,
             "unit_mib": terms.unit.mib,
             "cards": entries,
+            **({"older_configuration": older_configuration} if older_configuration else {}),
         }
     )
 
@@ -168,6 +171,7 @@ class NodeOffer:
         devices: Instances and cards with replicas, by UUID.
         memory_by: Who holds new slices of a card to their memory, where that is not the usual one.
         faults: Why cards are out of service, and since when.
+        older_configuration: Why its configuration is not the one that is asked for, and of when it is.
     """
 
     name: str
@@ -182,6 +186,7 @@ class NodeOffer:
     devices: Mapping[str, PublishedDevice] = field(default_factory=dict, hash=False)
     memory_by: Mapping[CardIndex, str] = field(default_factory=dict, hash=False)
     faults: Mapping[CardIndex, str] = field(default_factory=dict, hash=False)
+    older_configuration: str = ""
 
     @property
     def terms(self) -> NodeTerms:
@@ -219,6 +224,7 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
         devices=_published_devices(entries),
         memory_by=_texts(cards, entries, "memory_by"),
         faults=_texts(cards, entries, "fault"),
+        older_configuration=_shown(plain.get("older_configuration")),
     )
 
 
@@ -300,6 +306,11 @@ def _parse_card(entry: object) -> tuple[Card, bool]:
                 uuid, CardNumber(index), CardIndex(index), -1, sys.intern(model), MiB(memory)
             ), entry.get("healthy") is True
     raise StateError(f"annotation of cards has {entry!r:.200}, which is no card")
+
+
+def _shown(plain: object) -> str:
+    """A text for people, as far as it is one that an agent writes."""
+    return plain if isinstance(plain, str) and len(plain) <= 1024 and plain.isprintable() else ""
 
 
 def _is_short(text: str) -> bool:

@@ -48,6 +48,7 @@ class NodeState:
         allocation_api: By what requests reach the node.
         driver_limits: On which cards NVIDIA's driver is proven to limit memory.
         sandboxes: Names of RuntimeClasses whose pods get no enforced slice; `kata*` are all that begin so.
+        older_configuration: Why NVIDIA's configuration is not the one that is asked for, and of when it is.
         kept: Pods whose files stay after the withdrawal; None while it is not done.
     """
 
@@ -77,6 +78,7 @@ class NodeState:
     mig_profile: str | None = None
     imex_channels: tuple[int, ...] = ()
     allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
+    older_configuration: str = ""
     kept: tuple[str, ...] | None = None
 
     @property
