@@ -157,6 +157,45 @@ async def test_a_card_that_is_switched_to_mig_mode_is_left_out_until_it_leaves_i
         await rig.until_offered(ALL, 30)
 
 
+async def test_where_all_cards_are_switched_to_mig_mode_the_annotation_names_none() -> None:
+    """It went on to name them all, healthy and with their units."""
+    async with running_rig(is_hasty=True) as rig:
+        await until(lambda: '"index":3' in rig.annotations().get(CARDS_ANNOTATION, ""), 20)
+        for card in range(4):
+            driver_library.set_fields(
+                rig.cards.state, [f"cards.{card}.mig_capable=1", f"cards.{card}.mig_enabled=1"]
+            )
+
+        def named() -> object:
+            return json.loads(rig.annotations()[CARDS_ANNOTATION])["cards"]
+
+        await until(lambda: named() == [], 30, named)
+
+
+async def test_a_card_smaller_than_a_unit_counts_for_nothing() -> None:
+    """It counted for 100 % and a count that no pod could use. An Event names the unit that would use it."""
+    async with running_rig(is_started=False) as rig:
+        driver_library.set_fields(rig.cards.state, ["cards.1.memory_total_mib=979"])
+        await rig.start_agent()
+        await rig.until_offered(THREE)
+        await until(lambda: rig.events("DeviceLeftOut"), 20)
+        assert "card 1 (" in rig.events("DeviceLeftOut")[0]["message"]
+        assert "--memory-unit 128MiB" in rig.events("DeviceLeftOut")[0]["message"]
+        await rig.restart_agent(memory_unit="128MiB")
+        await rig.until_offered({MEM: 3 * 126 + 7, CORE: 400, COUNT: 4}, 60)
+
+
+async def test_a_node_whose_cards_are_all_smaller_than_a_unit_is_not_ready() -> None:
+    """It was ready, with no units and without a word."""
+    async with running_rig(is_started=False) as rig:
+        small = [f"cards.{card}.memory_total_mib=979" for card in range(4)]
+        driver_library.set_fields(rig.cards.state, small)
+        await rig.start_agent()
+        await until(lambda: rig.events("LayoutNotServed"), 20)
+        await rig.until_page("LayoutNotServed: every card of this node is too small: card 0 (")
+        assert (await rig.page("readyz"))[0] == 503
+
+
 @pytest.mark.long
 async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_offered() -> None:
     """The last run's cards keep the node's capacity and its pods' starts; no new pod comes."""

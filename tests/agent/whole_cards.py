@@ -7,7 +7,8 @@ from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.grants.grant import Grant, Share
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices, Layout
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
+from gpu_device_plugin.domain.grants.scheme_protocol import Layout
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool

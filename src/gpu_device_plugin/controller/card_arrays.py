@@ -93,7 +93,7 @@ class _Nodes(NamedTuple):
 
     def too_small(self, asked: CheckedRequest) -> _Bools:
         """The nodes that could not serve the pod if they were empty."""
-        is_healthy, pod = self.size >= 0, asked.pod
+        is_healthy, pod = self.size > 0, asked.pod
         total = np.where(is_healthy, self.size, 0).sum(0)
         found: _Bools = (self.most == 0) | (total < pod.app_amount(Resource.MEM))
         found |= CORE_UNITS_PER_CARD * _count(is_healthy) < pod.app_amount(Resource.CORE)

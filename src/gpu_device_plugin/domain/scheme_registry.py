@@ -7,10 +7,15 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices, Layout
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Scheme, WeChooseDevices
+from gpu_device_plugin.domain.grants.scheme_protocol import (
+    GrantedIn,
+    Layout,
+    Scheme,
+    WeChooseDevices,
+)
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState, Pool
@@ -218,7 +223,7 @@ class Schemes:
         return any(each.serves(name, view) for each, view in views for name in each.resources)
 
     def layout(self, state: NodeState) -> Layout:
-        found = [each.layout(view) for each, view in self.views(self.recorders, state)]
+        found = [each.layout(view) for each, view in self.views(self.all, state)]
         return Layout(
             next((each.problem for each in found if each.problem), ""),
             tuple(text for each in found for text in each.left_out),

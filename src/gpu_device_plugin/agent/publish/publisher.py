@@ -122,9 +122,10 @@ class Publisher:
             )
             return
         self.cluster.describe_node(annotations={WITHDRAWN_ANNOTATION: None})
-        shown = tuple(card for card in state.cards if card.is_shown)
-        if state.mode is not None and shown:
-            found = node_labels(shown, *self.driver())
+        shown, versions = tuple(card for card in state.cards if card.is_shown), self.driver()
+        # None is an answer too: all may be in MIG mode now. Before the driver has one, the last counts.
+        if state.mode is not None and (shown or versions.driver):
+            found = node_labels(shown, *versions)
             claimed = ledger.use_by_claims()
             cards = cards_annotation(
                 shown,

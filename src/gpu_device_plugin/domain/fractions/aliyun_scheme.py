@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
-from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions
 from gpu_device_plugin.domain.fractions.demands import (
     asked_text,
@@ -56,7 +56,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, Share
 from gpu_device_plugin.domain.grants.kubelet_chooses import UngrantedUnits, ungranted_units
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, NewGrant
+from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Layout, NewGrant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRequest
 from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool, UnitCount
@@ -171,6 +171,15 @@ class AliyunScheme(FractionDecisions):
             card: _with_claims(units, [grant for grant in claims if card in grant.devices])
             for card, units in found.items()
         }
+
+    def layout(self, state: NodeState) -> Layout:
+        """A card with less memory than a unit has nothing to give, and so a node of such cards."""
+        is_divided = Resource.MEM in resources_of(state.terms.mode)
+        small = [c for c in state.cards if is_divided and not c.capacity(state.unit)]
+        texts = tuple(_too_small(card, state.unit) for card in small)
+        if texts and len(small) == len(state.cards):
+            return Layout(f"every card of this node is too small: {texts[0]}")
+        return Layout(left_out=texts)
 
     def asked_text(self, resource: str, amount: int, state: NodeState) -> str:
         """`aliyun.com/gpu-mem: 2 (units of 1024 MiB)`."""
@@ -356,6 +365,13 @@ def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
     for card in state.cards:
         units = units_of(card, resource, state.unit)
         yield DeviceGroup(unit_ids(resource, card.number, units), healthy[card.uuid], card.uuid)
+
+
+def _too_small(card: Card, unit: MemoryUnit) -> str:
+    fitting = [other.value for other in MemoryUnit if other.mib <= card.memory_mib]
+    cure = f"--memory-unit {fitting[-1]} would use it" if fitting else "no unit is so small"
+    name = f"card {card.index} ({card.uuid})"
+    return f"{name} has {card.memory_mib} MiB, less than a unit of {unit.mib} MiB, and counts for nothing; {cure}"
 
 
 def _with_claims(counts: Iterable[UnitCount], claims: Sequence[Grant]) -> tuple[UnitCount, ...]:

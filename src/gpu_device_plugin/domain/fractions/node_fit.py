@@ -280,7 +280,8 @@ def _is_full_of_pods(rooms: Sequence[Room], asked: CheckedRequest) -> bool:
 
 def _is_too_much(offer: NodeOffer, asked: CheckedRequest) -> bool:
     """Whether the empty node could not serve it: a container, or all app containers by their sums."""
-    sizes = [card.capacity(offer.unit) for card in offer.cards if card.index in offer.healthy]
+    serving = [card for card in offer.cards if card.index in offer.healthy]
+    sizes = [size for card in serving if (size := card.capacity(offer.unit))]
     return (
         offer.max_pods == 0
         or any(

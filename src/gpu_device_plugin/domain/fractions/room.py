@@ -212,7 +212,9 @@ def room_of(
         card=card,
         is_healthy=is_healthy,
         free_mem=Units(max(0, free_mem) if is_free else 0),
-        free_core=max(0, CORE_UNITS_PER_CARD - use.core_percent) if is_free else 0,
+        free_core=max(0, units_of(card, Resource.CORE, terms.unit) - use.core_percent)
+        if is_free
+        else 0,
         pods=len(tenants),
         holds_pod=holds_pod,
         unit=terms.unit,

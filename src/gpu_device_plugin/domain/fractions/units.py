@@ -117,7 +117,8 @@ def _count_up() -> Iterator[str]:
 
 
 def units_of(card: Card, resource: str, unit: MemoryUnit) -> int:
-    """Units of `resource` that a card has."""
-    if resource == Resource.MEM:
-        return card.capacity(unit)
+    """Units of `resource` that a card has; none where it has less memory than a unit."""
+    memory = card.capacity(unit)
+    if resource == Resource.MEM or not memory:
+        return memory
     return CORE_UNITS_PER_CARD if resource == Resource.CORE else 1

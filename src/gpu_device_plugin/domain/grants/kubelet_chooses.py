@@ -88,15 +88,6 @@ def _holding(entry: HeldUnits) -> tuple[str, str, frozenset[str]]:
     return entry.container, entry.resource, entry.ids
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Why a node does not fit what a scheme is to offer, and what waits, card by card."""
-
-    problem: str = ""
-    left_out: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-
-
 class KubeletChoosesDevices(Scheme):
     """A scheme that takes the units that the kubelet gives."""
 
@@ -113,10 +104,6 @@ class KubeletChoosesDevices(Scheme):
     @abstractmethod
     def replicas(self, state: NodeState) -> Mapping[str, int]:
         """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
-
-    @abstractmethod
-    def layout(self, state: NodeState) -> Layout:
-        """What is in the way of its offers."""
 
     @abstractmethod
     def prefer(self, call: Call, available: Collection[str], state: NodeState) -> Sequence[str]:

@@ -34,6 +34,15 @@ class NewGrant:
     is_isolated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Why a node does not fit what a scheme is to offer, and what waits, card by card."""
+
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+
+
 class Scheme(ABC):
     """One way of sharing.
 
@@ -86,6 +95,10 @@ class Scheme(ABC):
         self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
     ) -> tuple[Grant, ...]:
         """Grants for containers that hold units without one."""
+
+    def layout(self, state: NodeState) -> Layout:  # noqa: ARG002 - of most schemes nothing
+        """What is in the way of its offers."""
+        return Layout()
 
     def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
         """UUID of a card -> what is free and held of each resource there."""

@@ -20,7 +20,8 @@ from gpu_device_plugin.domain.grants.holdings_annotation import (
     TOPOLOGY_GPU,
     devices_annotation,
 )
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices, Layout
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
+from gpu_device_plugin.domain.grants.scheme_protocol import Layout
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
 from gpu_device_plugin.domain.node.pods import ContainerKind
