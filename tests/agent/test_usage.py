@@ -160,6 +160,29 @@ async def test_where_a_container_has_the_whole_card_nothing_is_said_of_it() -> N
         await until(is_left_out, 40)
 
 
+async def test_slices_go_where_no_stranger_holds_memory_and_what_no_longer_fits_is_told() -> None:
+    """A slice went to the card of which 9,000 MiB were gone, beside three empty ones."""
+    async with running_rig() as rig:
+        await rig.admit("first", slice_of(10, 30))
+        (held,) = (c for c in rig.cards.view().cards if c.uuid == rig.card_of("first"))
+        rig.cards.use(held.slot, memory_mib=9000)
+        await until(lambda: rig.events("MemoryTaken"), 30)
+        assert "9000 MiB that programs without a grant hold" in str(rig.events("MemoryTaken"))
+
+        async def is_short() -> bool:
+            page = (await rig.page("metrics"))[1]
+            short = "gpu_device_plugin_card_memory_short_bytes"
+            return any(line.startswith(short) and line[-4:] != " 0.0" for line in page.splitlines())
+
+        await until(is_short, 20)
+        await rig.admit("second", slice_of(2, 30))
+        assert rig.card_of("second") != held.uuid
+        rig.cards.use(held.slot, memory_mib=0)
+        await until(lambda: rig.events("MemoryTakenOver"), 30)
+        await rig.admit("third", slice_of(3, 30))
+        assert rig.card_of("third") == held.uuid
+
+
 async def acks_metrics(rig: Rig) -> dict[str, list[float]]:
     """Labels -> mode, MiB and held share of each card."""
     found: dict[str, list[float]] = {}

@@ -38,6 +38,7 @@ def room(index: int, mem: int, core: int = 100, pods: int = 0, **more: bool | in
         holds_pod=bool(more.get("holds_pod", False)),
         max_pods=None if most is None else int(most),
         least_core=int(more.get("least_core", 0)),
+        has_strangers=bool(more.get("has_strangers", False)),
     )
 
 
@@ -64,6 +65,21 @@ def test_the_documented_example(policy: PlacementPolicy, expected: list[int]) ->
         ledger = ledger.hold(grant(name, " ".join(free[:units]), on=found.cards[0].uuid))
 
     assert chosen == expected
+
+
+@pytest.mark.parametrize("policy", PlacementPolicy)
+@pytest.mark.parametrize("wish", [(), (0,)])
+def test_a_card_on_which_strangers_hold_memory_comes_last(
+    policy: PlacementPolicy, wish: tuple[int, ...]
+) -> None:
+    """Whatever the policy prefers, and the scheduler, which does not know; where nothing else fits, it serves."""
+    taken = room(0, 8, has_strangers=True)
+    wished = [CardIndex(index) for index in wish]
+    for others, expected in (((15, 15), 1), ((15, 1), 1), ((1, 1), 0)):
+        free = [taken, *(room(index + 1, mem) for index, mem in enumerate(others))]
+        assert indexes(place(free, Demand(Units(2)), policy, wish=wished)) == [expected]
+    reused = frozenset({taken.card.number})
+    assert indexes(place([taken, room(1, 15)], Demand(Units(2)), policy, must=reused)) == [0]
 
 
 @pytest.mark.parametrize(("policy", "card"), [(BINPACK, 0), (SPREAD, 2), (PlacementPolicy.FGD, 1)])

@@ -107,6 +107,14 @@ CASES = [
         {**TARGET, "card": "2", "uuid": "GPU-2", "reason": "ProbeHangs"},
     ),
     Case(
+        "GpuMemoryTaken",
+        [series("card_memory_short_bytes", "1073741824x20", {"card": "2", "uuid": "GPU-2"})],
+        4,
+        6,
+        ("2", "n1", "GPU-2", "1Gi"),
+        {**TARGET, "card": "2", "uuid": "GPU-2"},
+    ),
+    Case(
         "GpuDriverSilent",
         [
             series("card_fault", "1x20", {"card": n, "uuid": f"GPU-{n}", "reason": "NVMLStalled"})

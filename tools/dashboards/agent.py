@@ -139,6 +139,7 @@ def nodes_and_cards() -> list[AnyPanel]:
                 Column("compute free", "percent"): per(card, units(CORE, "free")),
                 Column("compute held", "percent"): per(card, units(CORE, "held")),
                 Column("unexplained", "bytes"): per(card, metric("card_memory_unexplained_bytes")),
+                Column("short", "bytes"): per(card, metric("card_memory_short_bytes")),
                 Column("by claims"): per(card, metric("card_allocation_api", 'api="dra"')),
                 Column("memory by the driver"): per(
                     card, metric("card_memory_enforcer", 'enforcer=~"driver.*"')

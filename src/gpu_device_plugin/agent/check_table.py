@@ -21,6 +21,7 @@ from gpu_device_plugin.agent.node_checks.node_checks import (
     find_shared_run_dir,
     find_unreadable,
 )
+from gpu_device_plugin.agent.node_checks.strangers import Strangers
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.selinux import SecurityLabels
 
@@ -70,8 +71,15 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             _OTHER_RUNTIME,
             Severity.WARNING,
         ),
+        _strangers_check(of),
         _devices_check(Path(settings.run_dir)),
     )
+
+
+def _strangers_check(of: Wiring) -> Check[str | None]:
+    strangers = Strangers(of.node_store, of.unexplained, lambda: of.ledger_store.living)
+    cure = "end these programs; docs/install.md (Pods that ask for no GPU) says how they come by a card"
+    return Check("MemoryTaken", strangers.find, cure, Severity.WARNING)
 
 
 def _devices_check(run_dir: Path) -> Check[str | None]:

@@ -56,6 +56,7 @@ from gpu_device_plugin.disk.state_file import (
     MemoryFile,
     NodeRecord,
 )
+from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -307,7 +308,7 @@ class Wiring:
             drift=lambda: reconciler.drift,
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
-            used_bytes=cards.used_bytes,
+            unexplained=self.unexplained,
             by_claims=self.claim_endpoint.cards,
             specs=self.specs,
         )
@@ -364,6 +365,10 @@ class Wiring:
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
         self.configuration.changed.subscribe(self._configuration_changed)
+
+    def unexplained(self, card: Card) -> int | None:
+        """Memory of a card in use that no slice accounts for, in bytes; None while unknown."""
+        return self.usage.unexplained(card, self.cards.used_bytes(card.uuid))
 
     @property
     def is_waited_for(self) -> bool:

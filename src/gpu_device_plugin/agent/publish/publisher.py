@@ -66,7 +66,7 @@ class Publisher:
     wall_seconds: Callable[[], float]
     usage: Callable[[str, str], SliceUsage | None]
     """What a slice uses of a card, by slice id and UUID; None if it is not known."""
-    used_bytes: Callable[[str], int | None]
+    unexplained: Callable[[Card], int | None]
     """Memory of a card in use, by its UUID; None if it is not known."""
     by_claims: Callable[[NodeState], Collection[str]]
     """UUIDs of the cards that are given by claims, and by nothing else."""
@@ -239,7 +239,8 @@ class Publisher:
                 healthy[card.uuid],
                 tuple(counts.get(card.uuid, ())),
                 fault,
-                self._unexplained(card, ledger),
+                self.unexplained(card),
+                _short_bytes(state, card, use),
                 str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
                 state.node,
                 card.model,
@@ -248,21 +249,10 @@ class Publisher:
                 enforcer="" if is_whole(state.terms.mode) else state.memory_by(card.uuid),
             )
 
-    def _unexplained(self, card: Card, ledger: Ledger) -> int | None:
-        """Memory of a card in use beside what its slices have written down.
 
-        Not known where a container has the card without a limit, or only an instance of it.
-        """
-        used = self.used_bytes(card.uuid)
-        if used is None or card.hardware.is_mig:
-            return None
-        for grant in ledger.grants.values():
-            if card.uuid in grant.devices:
-                if not grant.is_isolated:
-                    return None
-                usage = self.usage(grant.slice_id, card.uuid)
-                used -= usage.memory_bytes if usage else 0
-        return max(0, used)
+def _short_bytes(state: NodeState, card: Card, use: Mapping[str, DeviceUse]) -> int:
+    held = use[card.uuid].memory_mib if card.uuid in use else 0
+    return state.memory_short(card, held) * _BYTES_PER_MIB if held else 0
 
 
 class _AckMode(NamedTuple):

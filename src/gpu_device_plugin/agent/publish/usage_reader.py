@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.disk.region import CardUsage
+from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.grants.ledger import Ledger
 
 APART_SECONDS = 5.0
@@ -50,6 +51,23 @@ class UsageReader:
     def of(self, slice_id: str, uuid: str) -> SliceUsage | None:
         """The last reading; None if the region said nothing."""
         return self._usage.get((slice_id, uuid))
+
+    def unexplained(self, card: Card, used_bytes: int | None) -> int | None:
+        """Memory of a card in use beside what its slices have written down just now.
+
+        Not known where a container has the card without a limit, or only an instance of it.
+        """
+        if used_bytes is None or card.hardware.is_mig:
+            return None
+        for grant in self.ledger().grants.values():
+            if card.uuid in grant.devices:
+                if not grant.is_isolated:
+                    return None
+                told = self.by_driver(grant.slice_id).get(card.uuid)
+                if told is None:
+                    told = self.read(grant.slice_id).get(card.uuid, _NOTHING).memory_bytes
+                used_bytes -= told
+        return max(0, used_bytes)
 
     async def refresh(self) -> None:
         """Read every slice, unless that was just done; yields to other tasks in between."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Generic, TypedDict, TypeVar, Unpack
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits, EnforcerChoice
@@ -41,6 +41,7 @@ class NodeStateChange(TypedDict, total=False):
     cards: tuple[Card, ...]
     unhealthy: Mapping[str, str]
     unhealthy_since: Mapping[str, float]
+    strangers: Mapping[str, MiB]
     faults: Mapping[str, str]
     library_version: str
     memory_choice: EnforcerChoice

@@ -94,7 +94,7 @@ class FractionDecisions(WeChooseDevices):
     ) -> Reservation:
         """One card, or as many as the demand says, by amounts."""
         shown = [card for card in state.cards if card.is_shown]
-        left = rooms(shown, state.healthy, live, state.terms, holder.pod)
+        left = _rooms(state, live, holder.pod)
         must = frozenset(card.number for card in shown if card.uuid in devices)
         prefer = _cards_of_pod(holder.pod, live)
         found = place(left, demand, state.policy, prefer=prefer, must=must)
@@ -198,13 +198,18 @@ def _views(caller: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
     the kubelet lost its checkpoint.
     """
     free = Counter(unit.card for text in _usable(caller, offer) if (unit := parse_unit_id(text)))
-    shown = [card for card in state.cards if card.is_shown]
     own = offer.live.of_pod(caller.pod, caller.container.name) if caller.container else ()
     others = offer.all_live.release([grant.slice_id for grant in own])
-    found = rooms(shown, state.healthy, others, state.terms, caller.pod)
+    found = _rooms(state, others, caller.pod)
     if offer.is_given:
         return found
     return [at_most(room, offer.call.resource, free[room.card.number]) for room in found]
+
+
+def _rooms(state: NodeState, ledger: Ledger, pod: PodRef) -> Sequence[Room]:
+    shown = [card for card in state.cards if card.is_shown]
+    found = rooms(shown, state.healthy, ledger, state.terms, pod)
+    return [replace(room, has_strangers=room.card.uuid in state.strangers) for room in found]
 
 
 def _cards_of_pod(pod: PodRef, live: Ledger) -> tuple[str, ...]:

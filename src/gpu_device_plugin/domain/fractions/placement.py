@@ -94,6 +94,9 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
         if isinstance(found, Placement):
             return found
     fitting = [room for room in rooms if room.lack(demand) is None]
+    # Memory that nobody was given is no room, though nothing says how long it stays.
+    clean = [room for room in fitting if not room.has_strangers or room.card.number in must]
+    fitting = clean if len(clean) >= demand.cards else fitting
     bound = [room for room in fitting if room.card.number in must]
     if len(bound) < len(must) or not len(must) <= demand.cards <= len(fitting):
         return NoRoom(rooms, demand, must)

@@ -81,6 +81,7 @@ class Room:
         least_core: Compute that every container of this mode takes at least.
         is_closed: Whether another pod has the card for itself: then nothing of it is free.
         is_of_other_api: Whether requests as the asking pod's are not served from this card.
+        has_strangers: Whether programs without a grant hold memory of it.
     """
 
     card: Card
@@ -94,6 +95,7 @@ class Room:
     least_core: int = 0
     is_closed: bool = False
     is_of_other_api: bool = False
+    has_strangers: bool = False
 
     @property
     def amounts(self) -> tuple[int, ...]:

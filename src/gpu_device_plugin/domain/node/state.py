@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy, pod_compute_policy
 from gpu_device_plugin.domain.node.memory_enforcer import DriverLimits, EnforcerChoice, why_library
@@ -37,6 +37,7 @@ class NodeState:
     Attributes:
         other_cards: How many cards more the node has, in a view of it with one scheme's cards.
         unhealthy: UUID -> reason of the cards that are out of service.
+        strangers: UUID -> memory that programs without a grant hold, where it is more than a driver's own part.
         unhealthy_since: UUID -> since when, in seconds of the wall clock, where a fault of the card is the reason.
         faults: Reason -> text of each fault that keeps the whole node from serving.
         mark: The uninstall mark that this agent acts on, or "".
@@ -62,6 +63,7 @@ class NodeState:
     other_cards: int = 0
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     unhealthy_since: Mapping[str, float] = field(default_factory=dict)
+    strangers: Mapping[str, MiB] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
     wants_isolation: bool = True
     memory_choice: EnforcerChoice = EnforcerChoice.AUTO
@@ -111,6 +113,11 @@ class NodeState:
         other = "no slices" if choice is EnforcerChoice.DRIVER else "library"
         text = clip(why.removeprefix(f"{uuid}: "))
         return f"{other} ({text})" if why else f"driver ({limits.backends[uuid]})"
+
+    def memory_short(self, card: Card, held_mib: int) -> int:
+        """By how many MiB slices and what strangers hold are more than the card has; 0 without strangers."""
+        taken = self.strangers.get(card.uuid)
+        return max(0, held_mib + taken - card.memory_mib) if taken else 0
 
     @property
     def mps_keeper(self) -> str:

@@ -32,6 +32,7 @@ class CardSample:
     """One card now; `index` as in `SliceSample.card`, `reason` why the card itself is out, or "".
 
     `unexplained_bytes` is memory in use that no slice accounts for; None where that is not known.
+    `short_bytes` is what slices and that memory have together more than the card.
     `api` is by what requests reach it (docs/dra.md). `mode` is ACK's: 0 nobody holds the card, 1 a
     pod has it for itself, 2 it is shared; None where that is not known. `held_ratio` is of its memory.
     `enforcer` is who holds new slices to their memory; empty where it gives none.
@@ -43,6 +44,7 @@ class CardSample:
     units: tuple[UnitCount, ...] = ()
     reason: str = ""
     unexplained_bytes: int | None = None
+    short_bytes: int = 0
     api: str = ""
     node: str = ""
     model: str = ""
@@ -132,6 +134,11 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         "card_memory_unexplained_bytes",
         "Memory of a card in use that no slice on it accounts for.",
         lambda card: card.unexplained_bytes,
+    ),
+    _card(
+        "card_memory_short_bytes",
+        "By how much slices and memory that no slice accounts for are more than the card has.",
+        lambda card: card.short_bytes,
     ),
     _card.told("card_allocation_api", "API by which pods ask for the card.", "api"),
     _card.told(

@@ -1,0 +1,39 @@
+"""Memory of cards that programs without a grant hold, for instance of pods that see every card."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpu_device_plugin.agent.state.node_store import NodeStore
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import MiB
+from gpu_device_plugin.domain.grants.ledger import Ledger
+
+LEAST_MIB = 1024
+"""From here on: the driver's own part of a card is some hundred MiB."""
+_BYTES_PER_MIB = 1024 * 1024
+
+
+@dataclass(eq=False)
+class Strangers:
+    """Notes such cards, so that new slices go elsewhere while they can."""
+
+    node_store: NodeStore
+    unexplained: Callable[[Card], int | None]
+    ledger: Callable[[], Ledger]
+
+    def find(self) -> str | None:
+        """The cards whose slices no longer fit beside what strangers hold; None if there is none."""
+        state, use = self.node_store.read(), self.ledger().use()
+        mib = {card.uuid: (self.unexplained(card) or 0) // _BYTES_PER_MIB for card in state.cards}
+        found = {uuid: MiB(size) for uuid, size in mib.items() if size >= LEAST_MIB}
+        if found != state.strangers:
+            self.node_store.update(strangers=found)
+            state = self.node_store.read()
+        short = [
+            f"card {card.index} ({card.uuid}): slices of {held} MiB and {found[card.uuid]} MiB that "
+            f"programs without a grant hold are more than its {card.memory_mib} MiB"
+            for card in state.cards
+            for held in (use[card.uuid].memory_mib if card.uuid in use else 0,)
+            if held and state.memory_short(card, held)
+        ]
+        return "; ".join(short) or None
