@@ -36,13 +36,14 @@ make_environment() {
   if [ "$directory/.installed" -nt .ci/constraints.txt ]; then return; fi
   rm -rf "$directory"
   "$found" -m venv --without-pip "$directory"
-  pip=(.venv/bin/python -m pip --python "$directory/bin/python" install --quiet --disable-pip-version-check)
-  if ! said=$("${pip[@]}" --only-binary :all: --require-hashes -r .ci/constraints.txt 2>&1); then
+  # By uv, which links the files of its cache: pip takes a minute to unpack them.
+  install=(.venv/bin/uv pip install --quiet --python "$directory/bin/python")
+  if ! said=$("${install[@]}" --no-build --require-hashes -r .ci/constraints.txt 2>&1); then
     echo "$said" >&2
-    if grep -q "No matching distribution found" <<<"$said"; then exit 3; fi
+    if grep -q "has no wheels with a matching" <<<"$said"; then exit 3; fi
     exit 1
   fi
-  "${pip[@]}" --no-deps --no-build-isolation --config-settings wheel.cmake=false --config-settings editable.mode=inplace -e .
+  "${install[@]}" --no-deps --no-build-isolation --config-settings wheel.cmake=false --config-settings editable.mode=inplace -e .
   touch "$directory/.installed"
 }
 
