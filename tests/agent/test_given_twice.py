@@ -1,22 +1,34 @@
 """No card is given twice where pods come back under names that were known, or under new ones."""
 
+import fcntl
+import os
+import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.agent.test_nvidia import GPU, SEVENTH, annotated, offered, visible
+from tests.domain.words import grant, pod
 from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
+from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.disk.region import REGION_BYTES
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.errors import DoesNotFitError
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
 SWITCH_SECONDS = 15
 
 
 @asynccontextmanager
-async def two_cards(*, mode: str = "default", **settings: object) -> AsyncIterator[Rig]:
+async def two_cards(
+    *, mode: str = "default", is_hasty: bool = False, **settings: object
+) -> AsyncIterator[Rig]:
     """A node of two V100."""
-    async with running_rig(is_started=False) as rig:
+    async with running_rig(is_started=False, is_hasty=is_hasty) as rig:
         SimulatedNode.create("v100", rig.root / "gpu", cards=2)
         await rig.serve(mode=mode, **settings)
         yield rig
@@ -159,3 +171,49 @@ async def test_a_card_that_leaves_mig_mode_waits_for_the_pods_that_hold_its_inst
         assert whole(rig) == 7
         await rig.delete(rig.uid("holder"))
         await until(lambda: whole(rig) == 8, 40)
+
+
+async def test_a_pod_deleted_by_force_keeps_its_units_and_files_while_a_process_runs() -> None:
+    """The kubelet forgets it at once (kubernetes #104824), and gives its units away."""
+    async with two_cards(mode="core_mem", is_hasty=True) as rig:
+        assert (await rig.admit("first", slice_of(10, 30))).is_admitted
+        slice_id = rig.grant("first").slice_id
+        region = rig.run / "slices" / slice_id / "region"
+        with region.open("rb+") as file:
+            slot = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, REGION_BYTES, 1, 0)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, slot)
+            await rig.delete(rig.uid("first"))
+            await until(lambda: rig.events("ProcessLeft"), 20)
+            assert "default/first" in rig.events("ProcessLeft")[0]["message"]
+            assert (await rig.admit("second", slice_of(8, 30))).is_admitted
+            assert rig.card_of("second") != rig.card_of("first")
+            refused = await rig.admit("first", slice_of(8, 30))
+            assert "what default/first had is not given again" in refused.message
+            await passes(rig, 4)
+            assert region.exists()
+        await until(lambda: not region.exists(), 60)
+        assert (await rig.admit("third", slice_of(8, 30))).is_admitted
+
+
+def test_a_card_of_which_only_a_cgroup_tells_that_it_is_in_use_is_given_last() -> None:
+    """Whole cards have no region; and a pod that the API server still has is asked about at the kubelet."""
+    holder = grant("gone", "m00 m01")
+    specs = {spec.ref.key: spec for spec in (pod("other"),)}
+
+    async def nobody(*_: object) -> Any:
+        return None
+
+    def check(*, runs: bool) -> HolderCheck:
+        reader = SnapshotReader(
+            nobody, lambda: (), lambda: specs, lambda: True, lambda: None, lambda _: runs
+        )
+        return HolderCheck(nobody, reader, lambda: specs, lambda: False)
+
+    ledger, free = Ledger({holder.slice_id: holder}), frozenset({"m00", "m02"})
+    assert check(runs=True).used_by_left(ledger, free) == {"m00", "m01"}
+    assert check(runs=False).used_by_left(ledger, free) == frozenset()
+    check(runs=False).check_left([holder])
+    with pytest.raises(DoesNotFitError, match="what default/gone had is not given again"):
+        check(runs=True).check_left([holder])
+    specs[holder.pod.key] = pod("gone")
+    check(runs=True).check_left([holder])

@@ -60,6 +60,7 @@ class Edges:
     """Makes the side of the API server, from signals and what counts dropped Events."""
     nvml: Callable[[Callable[[NvmlReport], None]], NvmlSource]
     """Makes the source of reports, from who takes them."""
+    cgroups: Path = Path("/sys/fs/cgroup")
 
     def specs(self, cluster: Cluster) -> Specs:
         """Pods as the API server has them; of a forged mirror only that it is there."""

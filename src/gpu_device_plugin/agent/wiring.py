@@ -45,6 +45,7 @@ from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.disk.locks import NodeLock
+from gpu_device_plugin.disk.processes import holds_region, is_populated
 from gpu_device_plugin.disk.region import read_region
 from gpu_device_plugin.disk.remains import Remains
 from gpu_device_plugin.disk.selinux import SelinuxKernel
@@ -59,6 +60,7 @@ from gpu_device_plugin.disk.state_file import (
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
+from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, Pool
 from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes, merge
@@ -112,6 +114,7 @@ class Wiring:
         self.lock = NodeLock(state_dir / "lock")
         grants = GrantStore(state_dir, edges.boot_id, schemes=self.schemes)
         self.ledger_store = LedgerStore(grants, self.writer, self.live)
+        self.files = SliceFiles(Path(self.settings.run_dir), Path(self.settings.cdi_dir))
         self.specs = partial(edges.specs, self.cluster)
         self.snapshots = SnapshotReader(
             edges.pods.list,
@@ -119,8 +122,13 @@ class Wiring:
             self.specs,
             self.cluster.is_synced,
             edges.kubelet_identity,
+            self._runs,
         )
         self.holders = Holders(self.ledger_store)
+
+    def _runs(self, grant: Grant) -> bool:
+        is_held = holds_region(self.files.region(grant.slice_id))
+        return is_held or is_populated(self.edges.cgroups, grant.pod.uid)
 
     def _wire_inventory(self, on_driver_changed: Callable[[DriverChanged], None]) -> None:
         settings, edges, directory = self.settings, self.edges, Path(self.settings.state_dir)
@@ -172,7 +180,7 @@ class Wiring:
             Path(settings.library_dir), self.recorder, self.writer, self.node_store
         )
         self.setup = ContainerSetup(
-            SliceFiles(Path(settings.run_dir), Path(settings.cdi_dir)),
+            self.files,
             self.library,
             lambda: in_force.current.access,
             settings.run_dir,

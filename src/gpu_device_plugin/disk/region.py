@@ -25,6 +25,7 @@ USED_OFFSET = 240
 OVERHEAD_OFFSET = USED_OFFSET + 8 * SLOTS
 PAGES_OFFSET = CARDS_OFFSET + CARD_BYTES * CARDS  # activity, where a card's own file is missing
 PAGE_BYTES = 4096
+REGION_BYTES = 1 << 20
 _HEADER = struct.Struct("<QIIIIII")
 _U64 = struct.Struct("<Q")
 

@@ -27,10 +27,9 @@ from pathlib import Path
 
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.disk.file_sizes import FileSizes
-from gpu_device_plugin.disk.region import used_parts
+from gpu_device_plugin.disk.region import REGION_BYTES, used_parts
 from gpu_device_plugin.errors import NoRoomError, StorageError, storage_errors
 
-REGION_BYTES = 1 << 20
 ACTIVITY_BYTES = 4096
 _SHARED_MODE = 0o666  # written by the container, whatever user it runs as
 _READ_MODE = 0o644

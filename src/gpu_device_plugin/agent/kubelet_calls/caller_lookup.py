@@ -53,6 +53,8 @@ class CallerLookup:
         self._seen: frozenset[PodKey] = frozenset()
         self._fetched: Specs = {}
         self._over: frozenset[str] = frozenset()
+        self.left_running: frozenset[str] = frozenset()
+        """Pods that were gone at the last call, but for a process."""
 
     def remember(self, listed: Sequence[ListedPod]) -> None:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
@@ -91,7 +93,10 @@ class CallerLookup:
         own = scope.ledger(self._live.ledger)
         mine, known = scope.pods(listed), scope.specs(specs)
         caller = find_caller(call, mine, known, own, seen, session, admitting)
-        self._over = self.sources.witnesses(listed, specs).over(self._live.ledger)
+        witnesses = self.sources.witnesses(listed, specs)
+        self._over = witnesses.over(self._live.ledger)
+        left = witnesses.left_running(self._live.ledger)
+        self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
         return FoundCaller(caller, *scope.parts(self.living), _held(caller, listed))
 
     @property

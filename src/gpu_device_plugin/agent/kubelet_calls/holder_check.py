@@ -5,7 +5,7 @@ List is not.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -13,12 +13,15 @@ import structlog
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.grants.caller import Call, Specs
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import is_over
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
     KnownHolder,
     check_holder,
     complete_holder,
 )
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 
 _log = structlog.get_logger("holders")
@@ -77,6 +80,22 @@ class HolderCheck:
                     reason="NoRoom",
                 )
 
+    def check_left(self, grants: Iterable[Grant]) -> None:
+        """DoesNotFitError if a process runs of a pod that had one of these and is gone."""
+        left = {str(grant.pod) for grant in filter(self._is_left, grants)}
+        if left:
+            raise beside_left(DoesNotFitError("the device is in use", reason="NoDevice"), left)
+
+    def used_by_left(self, ledger: Ledger, free: frozenset[str]) -> frozenset[str]:
+        """Units that the kubelet offers although a process of the pod that had them still runs."""
+        left = filter(self._is_left, ledger.holders(free))
+        return frozenset().union(*(grant.all_ids for grant in left))
+
+    def _is_left(self, grant: Grant) -> bool:
+        """Whether the API server has the pod no more, and a process of it runs."""
+        specs = self.specs()
+        return bool(specs) and is_over(grant.pod, specs) and self.snapshots.runs(grant)
+
     async def check_start(self, grant: Grant, resource: str) -> None:
         """UnknownPodError if the kubelet says that another container holds the grant's units."""
         listed = await self._listed(grant.pod) if grant.pod.name else None
@@ -122,6 +141,17 @@ class HolderCheck:
         for entry in self.snapshots.readable_entries():
             found[entry.pod_uid] = found.get(entry.pod_uid, _NOTHING).union(entry.ids)
         return found
+
+
+def beside_left(error: DoesNotFitError, pods: Collection[str]) -> DoesNotFitError:
+    """The refusal, with the pods whose processes have what would fit."""
+    if not pods:
+        return error
+    text = (
+        f"{error}; what {few(sorted(pods))} had is not given again while a process of it runs: the pod "
+        f"was deleted by force, end the process on the node"
+    )
+    return DoesNotFitError(text, reason=error.reason)
 
 
 def _double_booked(pod: PodRef) -> DoesNotFitError:

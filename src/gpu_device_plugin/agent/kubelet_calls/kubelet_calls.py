@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from gpu_device_plugin.agent.admission.admission import Admission
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup
-from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
+from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck, beside_left
 from gpu_device_plugin.agent.kubelet_calls.prestart import PreStart
 from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
@@ -38,7 +38,7 @@ from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes
-from gpu_device_plugin.errors import NodeError, RefusalError
+from gpu_device_plugin.errors import DoesNotFitError, NodeError, RefusalError
 from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
 
@@ -71,7 +71,9 @@ class KubeletCalls:
         free = frozenset(available) | call.must_include
         recording = self.schemes.recorder(resource)
         if recording is not None:
-            return recording.prefer(call, free, self.schemes.view(recording, self.state()))
+            used = self.holders.used_by_left(self.admission.ledger, free - call.must_include)
+            least = free - used if len(free - used) >= size else free
+            return recording.prefer(call, least, self.schemes.view(recording, self.state()))
         async with self._answering(call):
             return await self._prefer(call, free)
 
@@ -119,9 +121,12 @@ class KubeletCalls:
         found = await self.caller_lookup.identify(call, session, scope, self._admitting())
         self._calls = replace(self._calls, caller=found.caller)
         offer = Offer(call, free, found.live, found.others, held=found.held)
-        if known is None or not known.is_for(found.caller):
-            self._decide(found.caller, offer, scheme, view)
-        chosen = scheme.choose(self._calls.decided, offer, view)
+        try:
+            if known is None or not known.is_for(found.caller):
+                self._decide(found.caller, offer, scheme, view)
+            chosen = scheme.choose(self._calls.decided, offer, view)
+        except DoesNotFitError as error:
+            raise beside_left(error, self.caller_lookup.left_running) from error
         self._calls = self._calls.tell(call.resource, frozenset(chosen))
         self._answered()
         failpoint("prefer.decided")
@@ -192,6 +197,7 @@ class KubeletCalls:
         _, beside = self.schemes.scope(scheme).parts(ledger)
         sharing = [g for g in beside.grants.values() if devices.intersection(g.devices)]
         holders = ledger.holders(call.must_include)
+        self.holders.check_left([*holders, *sharing])
         await self.holders.check_chosen(call, devices, holders, sharing)
         view = self._check_call(scheme, call)  # as it is after waiting for the kubelet
         self.note_answer()

@@ -13,6 +13,7 @@ import structlog
 from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.disk.processes import holds_region
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.lifetime import Witnesses, overdue
 from gpu_device_plugin.errors import NodeError, StorageError
@@ -62,6 +63,7 @@ class FileKeeper:
         # What an earlier pass has found, and not removed yet; two passes may overlap.
         ended |= self._removable - (named or frozenset())
         missing = frozenset() if named is None else present - ended - named
+        missing = frozenset(s for s in missing if not holds_region(self._setup.files.region(s)))
         over, self._unnamed_since = overdue(missing, self._unnamed_since, now, witnesses)
         self._removable = set((over | ended) & present)
         # If it cannot be known, do not wait: these files are left to `cleanup`.

@@ -64,6 +64,7 @@ class Reconciler:
     def __post_init__(self) -> None:
         self._absent_since: Mapping[str, float] = {}
         self._absent: frozenset[str] = frozenset()
+        self._left: frozenset[str] = frozenset()  # of whose pods only a process is there
         self._listed: frozenset[PodRef] = frozenset()
         self._unadopted: Sequence[
             HeldUnits
@@ -146,7 +147,7 @@ class Reconciler:
         if inputs == self._inputs_without_work:
             return  # as nearly always; whatever there is to do follows from one of these
         self._inputs_without_work = ()
-        is_waiting = self._compare(witnesses) or self._absent or self._absent_since
+        is_waiting = self._compare(witnesses) or self._absent or self._absent_since or self._left
         is_done = self.ledger_store.ledger is ledger and self.files.is_idle and not state.mark
         is_done &= witnesses.is_settled and not (is_waiting or self._unadopted)
         self._inputs_without_work = inputs if is_done else ()
@@ -166,11 +167,17 @@ class Reconciler:
         ledger = store.ledger
         self._absent = witnesses.over(ledger)
         self.holders.note(witnesses.holders(ledger), self._absent, witnesses.unshown(ledger))
-        self.drift = drift(ledger.release(self._absent), witnesses.snapshot.listed)
+        self._left = self._tell_left(witnesses.left_running(ledger))
+        self.drift = drift(ledger.release(self._absent | self._left), witnesses.snapshot.listed)
         is_stale = self.files.judge(witnesses, over, now) or bool(witnesses.stale)
         if is_stale:
             self.checkpoint_stale.emit(None)
         return bool(over) or is_stale
+
+    def _tell_left(self, slice_ids: frozenset[str]) -> frozenset[str]:
+        for slice_id in slice_ids - self._left:
+            self.recorder.left_running(self.ledger_store.ledger.grants[slice_id])
+        return slice_ids
 
     def _complete(self, ledger: Ledger, witnesses: Witnesses) -> list[Grant]:
         """Grants about which more is known now than when they were made."""

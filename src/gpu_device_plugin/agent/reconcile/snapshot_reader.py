@@ -13,6 +13,7 @@ import structlog
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.grants.caller import Specs
+from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.grants.lifetime import Witnesses, is_settled
 from gpu_device_plugin.domain.node.pods import ListedPod
@@ -31,6 +32,7 @@ class SnapshotReader:
     specs: Callable[[], Specs]
     is_synced: Callable[[], bool]  # whether the API watch has ever had all of them
     kubelet_identity: Callable[[], object | None]  # by its sockets
+    runs: Callable[[Grant], bool]  # whether a process of it lives
     _kubelet: tuple[object | None, float | None] = (None, None)
 
     async def take(self) -> Witnesses:
@@ -56,7 +58,7 @@ class SnapshotReader:
         if identity != self._kubelet[0]:
             self._kubelet = identity, None if identity is None else now
         is_up = is_settled(self._kubelet[1], now)
-        return Witnesses(snapshot, dict(specs), is_synced=self.is_synced(), is_settled=is_up)
+        return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, self.runs)
 
     def entries(self) -> Sequence[CheckpointEntry]:
         """The checkpoint alone, which may be read at any time."""

@@ -167,6 +167,15 @@ class EventRecorder:
         text = f"{grant.holder}: the grant of its slice {grant.slice_id} was lost, and was made again from what the kubelet holds"
         self.post(EventNote(grant.pod if grant.pod.name else None, "SliceAdopted", text))
 
+    def left_running(self, grant: Grant) -> None:
+        """A pod is gone by the kubelet, and a process of it is not."""
+        text = (
+            f"pod {grant.pod} is gone, and a process of {grant.holder} still runs on "
+            f"{', '.join(grant.devices)}: its units are not given again until it ends. The pod was deleted "
+            f"by force; end the process on the node"
+        )
+        self.node_note("ProcessLeft", text)
+
     def slice_broken(self, grant: Grant, error: RefusalError) -> None:
         """A slice lacks files that its container needs to start, and they cannot be made."""
         _log.error("slice broken", **_fields(grant), error=str(error))

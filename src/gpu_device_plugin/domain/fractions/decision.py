@@ -185,7 +185,7 @@ def _usable(caller: Caller, offer: Offer) -> frozenset[str]:
     held = {
         text
         for grant in offer.live.holders(offer.available)
-        if not grant.pod.is_same_name(caller.pod)
+        if not grant.pod.is_same_pod(caller.pod)
         for text in grant.ids(offer.call.resource)
     }
     return (offer.available - held) | offer.call.must_include

@@ -5,7 +5,7 @@ has the uids of all that hold units, and of others that are gone, until it is wr
 server has both, maybe late. No one of them decides alone where another says that a pod lives.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -30,12 +30,14 @@ class Witnesses:
         specs: The API server's pods of this node.
         is_synced: Whether it has ever had all of them.
         is_settled: Whether the kubelet is up for long enough that List has all pods.
+        runs: Whether a process of a grant runs: a pod that is deleted by force leaves some behind.
     """
 
     snapshot: KubeletSnapshot
     specs: Mapping[PodKey, PodRequest] = field(default_factory=dict)
     is_synced: bool = False
     is_settled: bool = True
+    runs: Callable[[Grant], bool] = lambda _: False
 
     @cached_property
     def uids(self) -> Mapping[PodKey, str]:
@@ -49,20 +51,28 @@ class Witnesses:
 
     def over(self, ledger: Ledger) -> frozenset[str]:
         """Slices whose pods may be over: their units count as free where the kubelet gives them again."""
-        return frozenset(key for key, grant in ledger.grants.items() if self._may_be_over(grant))
+        gone = self._gone(ledger)
+        return frozenset(key for key in gone if not self.runs(ledger.grants[key]))
+
+    def left_running(self, ledger: Ledger) -> frozenset[str]:
+        """Slices of pods of which nothing but a process is left."""
+        return self._gone(ledger) - self.over(ledger)
+
+    def _gone(self, ledger: Ledger) -> frozenset[str]:
+        return frozenset(key for key, grant in ledger.grants.items() if self._is_gone(grant))
 
     def unshown(self, ledger: Ledger) -> frozenset[str]:
         """Those of `over` whose pods the checkpoint does not name either; without one, all."""
         return frozenset(k for k in self.over(ledger) if not self._is_named(ledger.grants[k]))
 
     def displaced(self, ledger: Ledger) -> frozenset[str]:
-        """Those of `over` of whose units the kubelet has given some to another pod, whatever its name."""
+        """Those of pods that are gone of whose units the kubelet has given some to another, whatever its name."""
 
         def is_displaced(grant: Grant) -> bool:
             given = (u.ids for u in self.held if u.pod.name or u.pod.uid != grant.pod.uid)
             return any(not ids.isdisjoint(grant.all_ids) for ids in given)
 
-        return frozenset(key for key in self.over(ledger) if is_displaced(ledger.grants[key]))
+        return frozenset(key for key in self._gone(ledger) if is_displaced(ledger.grants[key]))
 
     @cached_property
     def held(self) -> tuple[HeldUnits, ...]:
@@ -96,7 +106,7 @@ class Witnesses:
         of_api = {spec.ref.uid for spec in self.specs.values() if not spec.is_finished}
         return frozenset({*self.snapshot.listed_uids.values(), *of_api})
 
-    def _may_be_over(self, grant: Grant) -> bool:
+    def _is_gone(self, grant: Grant) -> bool:
         """A claim's grant counts until its allocation API releases it, whatever List says of the pod.
 
         Kubelets before 1.34 list finished pods until they are deleted, and give their units away all
