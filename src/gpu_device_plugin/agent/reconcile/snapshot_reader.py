@@ -44,21 +44,27 @@ class SnapshotReader:
         return self._witnesses(listed, entries, self.specs())
 
     def witnesses(self, listed: Sequence[ListedPod], specs: Specs) -> Witnesses:
-        """The same of a List that has just been read; a checkpoint that cannot be read is none."""
+        """The same of a List that has just been read, with the checkpoint while List may be short.
+
+        Each of the kubelet's calls asks. A checkpoint that cannot be read is none.
+        """
         entries: Sequence[CheckpointEntry] | None = None
         with suppress(KubeletError):
-            entries = self.checkpoint()
+            entries = None if self._is_settled() else self.checkpoint()
         return self._witnesses(listed, entries, specs)
 
     def _witnesses(
         self, listed: Sequence[ListedPod], entries: Sequence[CheckpointEntry] | None, specs: Specs
     ) -> Witnesses:
         snapshot = KubeletSnapshot.of(listed, entries)
+        is_up = self._is_settled()
+        return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, self.runs)
+
+    def _is_settled(self) -> bool:
         identity, now = self.kubelet_identity(), asyncio.get_running_loop().time()
         if identity != self._kubelet[0]:
             self._kubelet = identity, None if identity is None else now
-        is_up = is_settled(self._kubelet[1], now)
-        return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, self.runs)
+        return is_settled(self._kubelet[1], now)
 
     def entries(self) -> Sequence[CheckpointEntry]:
         """The checkpoint alone, which may be read at any time."""

@@ -65,7 +65,7 @@ class KubeletSnapshot:
         uids = {(e.container, e.resource, e.ids): e.pod_uid for e in self.entries}
         return {
             (held.pod.key, *place): uids[place]
-            for held in self.listed_units
+            for held in (self.listed_units if uids else ())
             if held.ids and (place := (held.container, held.resource, held.ids)) in uids
         }
 

@@ -122,7 +122,7 @@ class Witnesses:
     def _is_listed(self, pod: PodRef) -> bool:
         """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""
         if not pod.name:
-            return pod.uid in self.snapshot.uids
+            return not self.snapshot.has_checkpoint or pod.uid in self.snapshot.uids
         is_there = pod.key in self.snapshot.names
         return is_there and (not pod.uid or self.uids.get(pod.key, pod.uid) == pod.uid)
 
