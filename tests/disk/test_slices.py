@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.disk.slice_files import ACTIVITY_BYTES, REGION_BYTES, SliceFiles, SliceSpec
+from gpu_device_plugin.disk.region import REGION_BYTES
+from gpu_device_plugin.disk.slice_files import ACTIVITY_BYTES, SliceFiles, SliceSpec
 
 CARDS = ("GPU-a", "GPU-b")
 SPEC = SliceSpec("5", "limits", CARDS)

@@ -23,7 +23,8 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.disk.file_sizes import LOOKS_PER_SECOND
 from gpu_device_plugin.disk.library_versions import LIBRARY, PRELOAD, LibraryVersions, Package
-from gpu_device_plugin.disk.slice_files import ACTIVITY_BYTES, REGION_BYTES, SliceFiles, SliceSpec
+from gpu_device_plugin.disk.region import REGION_BYTES
+from gpu_device_plugin.disk.slice_files import ACTIVITY_BYTES, SliceFiles, SliceSpec
 from gpu_device_plugin.errors import NoRoomError, StorageError
 
 KIB = 1024
