@@ -229,10 +229,10 @@ def test_rules_that_are_switched_off_refuse_nothing_and_the_others_go_on(
 
 
 class AgentToken:
-    """The API as an agent's pod on the node reaches it."""
+    """The API as a pod of this account on the node reaches it: an agent, where none is named."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, account: str = RELEASE) -> None:
+        self._cluster, self._account = cluster, account
 
     def __enter__(self) -> Submission:
         """A pod of the agent's account on each of two nodes, one of which has no kubelet."""
@@ -240,7 +240,9 @@ class AgentToken:
         self._cluster.apply(node, *(self._pod(name) for name in (NODE, OTHER_NODE)))
         self._cluster.apply(pod("unscheduled", container("main"), nodeSelector=NOWHERE))
         bound = ("--bound-object-kind=Pod", f"--bound-object-name=on-{NODE}")
-        token = self._cluster.kubectl("create", "token", RELEASE, "-n", RELEASE_NAMESPACE, *bound)
+        token = self._cluster.kubectl(
+            "create", "token", self._account, "-n", RELEASE_NAMESPACE, *bound
+        )
         return Submission(self._cluster, token.strip())
 
     def __exit__(self, *_: object) -> None:
@@ -251,7 +253,7 @@ class AgentToken:
         self._cluster.kubectl("delete", "node", OTHER_NODE)
 
     def _pod(self, node: str) -> dict[str, Any]:
-        made = pod(f"on-{node}", container("main"), nodeName=node, serviceAccountName=RELEASE)
+        made = pod(f"on-{node}", container("main"), nodeName=node, serviceAccountName=self._account)
         made["metadata"]["namespace"] = RELEASE_NAMESPACE
         return made
 
@@ -372,6 +374,35 @@ def test_what_a_bound_pod_holds_only_agent_controller_and_named_accounts_write(
         assert admin.patch(bound, {"metadata": change}).text == ""
     assert admin.create(pod("born", container("main"), nodeName=NODE)).text == ""
     cluster.kubectl("delete", "pod", "held", "--force", "--grace-period=0")
+
+
+@pytest.mark.usefixtures("server")
+def test_an_agent_of_another_release_writes_what_pods_of_its_node_hold(cluster: Cluster) -> None:
+    """Its account is known to no policy of this release; that it may write its node tells it from a tenant."""
+    named = {"metadata": {"name": "another", "namespace": RELEASE_NAMESPACE}}
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+    role = {"kind": "ClusterRole", "metadata": {"name": "another"}, "rules": rules}
+    subject = {"kind": "ServiceAccount", "name": "another", "namespace": RELEASE_NAMESPACE}
+    to = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "another"}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+    bound = {**rbac, "kind": "ClusterRoleBinding", "metadata": {"name": "another"}}
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", **named},
+        {**rbac, **role},
+        {**bound, "roleRef": to, "subjects": [subject]},
+    )
+    pods = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/pods"
+    forged = {"metadata": {"annotations": {HELD_KEYS[0]: "1"}}}
+    with AgentToken(cluster, "another") as other:
+        told = other.patch(f"{pods}/on-{NODE}", forged)
+        rules += [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]
+        cluster.apply({**rbac, **role})
+        wait_for("the right counts", lambda: other.patch(f"{pods}/on-{NODE}", forged).is_accepted)
+        elsewhere = other.patch(f"{pods}/on-{OTHER_NODE}", forged)
+    cluster.kubectl("delete", "clusterrole,clusterrolebinding", "another")
+
+    assert f"the annotations {HELD_KEYS[0]} say" in told.text
+    assert f"the annotations {HELD_KEYS[0]} say" in elsewhere.text
 
 
 @pytest.mark.usefixtures("server")
