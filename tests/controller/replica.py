@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,9 @@ from tools.harness.api_server import ApiRequest, StandInApiServer, kubeconfig, r
 from tools.harness.objects import Json, path
 from tools.harness.waiting import until
 
+from gpu_device_plugin.controller.preemption import CountBroken
 from gpu_device_plugin.controller.run_controller import Controller, Times
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 
 
@@ -59,6 +61,11 @@ class Running:
     async def put(self, value: Json) -> None:
         """Create or replace a pod."""
         await self.server.put(path(value), value)
+
+
+async def no_budgets(_: Collection[PodRef]) -> CountBroken:
+    """Of a cluster without PodDisruptionBudgets."""
+    return lambda _: 0
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+from tests.controller.replica import no_budgets
 from tools.harness.objects import held, pod
 
 from gpu_device_plugin.controller.card_arrays import Judged
@@ -43,7 +44,7 @@ class Cluster:
         self.draw, self.seen = Random(seed), seen  # noqa: S311 - the same clusters each time
         self.default = self.draw.choice(list(PlacementPolicy))
         self.ledger = ClusterLedger(self.default)
-        self.extender = Extender(self.ledger, self.draw.choice(list(FilterKeeps)))
+        self.extender = Extender(self.ledger, no_budgets, self.draw.choice(list(FilterKeeps)))
         self.kinds = [self.a_kind_of_node() for _ in range(self.draw.randint(2, 3))]
         policies = self.draw.sample(list(PlacementPolicy), 2)
         self.labels: list[dict[str, str]] = [{PLACEMENT_LABEL: each} for each in policies]

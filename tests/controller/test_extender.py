@@ -506,35 +506,6 @@ async def test_annotations_that_cannot_be_true_count_as_none(tmp_path: Path) -> 
             assert (await found.filter(pod("new", 5, 30), "n1"))["NodeNames"] == ["n1"]
 
 
-async def test_preemption_keeps_the_nodes_where_the_victims_free_a_card(tmp_path: Path) -> None:
-    """kube-scheduler proposes by sums: on n1 the victims lie on two cards, on n2 on one (R-541)."""
-    pods = (
-        pod("a", 10, 50, on="n1", annotations=held(0, 10, 50)),
-        pod("b", 10, 50, on="n1", annotations=held(1, 10, 50)),
-        pod("small", 3, 20, on="n1", annotations=held(1, 3, 20)),
-        pod("c", 10, 50, on="n2", annotations=held(0, 10, 50)),
-        pod("d", 15, 50, on="n2", annotations=held(1, 15, 50)),
-    )
-    victims = {"n1": ["uid-small"], "n2": ["uid-c"], "n9": ["uid-x"]}
-    told = {
-        name: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 1}
-        for name, uids in victims.items()
-    }
-    whole = {
-        name: {"Pods": [{"metadata": {"uid": uid}} for uid in uids], "NumPDBViolations": 1}
-        for name, uids in victims.items()
-    }
-    async with a_controller(tmp_path, (node("n1"), node("n2")), pods) as found:
-        new = pod("new", 8, 30)
-        by_uid = await found.call("preempt", {"Pod": new, "NodeNameToMetaVictims": told})
-        by_pod = await found.call("preempt", {"Pod": new, "NodeNameToVictims": whole})
-        nonsense = await found.call("preempt", {"Pod": 7})
-
-    assert by_uid == {"NodeNameToMetaVictims": {"n2": told["n2"]}}
-    assert by_pod == by_uid
-    assert nonsense[0] == 400
-
-
 async def test_whom_a_pod_without_slices_evicts_is_not_ours_to_say(tmp_path: Path) -> None:
     """Without managedResources, or with "0" of one, kube-scheduler asks about such pods too."""
     victims = {"plain": {"Pods": [{"UID": "uid-x"}], "NumPDBViolations": 0}}

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.controller.replica import a_controller
+from tests.controller.replica import a_controller, no_budgets
 from tests.controller.reviews import review
 from tests.hostile.work import lines_run
 from tools.harness.objects import node, pod
@@ -237,7 +237,7 @@ def test_a_second_try_goes_through_no_choices_that_are_alike() -> None:
 async def test_everything_else_goes_on_between_two_nodes_of_a_long_answer(verb: str) -> None:
     """The Lease, the watches and /healthz."""
     nodes, turns, is_over = 20, 0, asyncio.Event()
-    extender = Extender(a_ledger(nodes=nodes), turn_seconds=0)
+    extender = Extender(a_ledger(nodes=nodes), no_budgets, turn_seconds=0)
     names = [f"n{number}" for number in range(nodes)]
     asked = {
         "Pod": a_spec(inits=2),
@@ -329,7 +329,7 @@ def test_the_longest_annotation_that_an_agent_writes_is_read() -> None:
 
 async def test_a_node_with_too_many_cards_is_left_out_and_the_controller_says_why_once() -> None:
     ledger = a_ledger()
-    extender = Extender(ledger)
+    extender = Extender(ledger, no_budgets)
     many = ClusterNode("n9", cards_of(300), {})
     asked = json.dumps({"Pod": a_spec(inits=0), "NodeNames": ["n0", "n9"]}).encode()
     with structlog.testing.capture_logs() as log:

@@ -60,6 +60,7 @@ class StandInApiServer:
         r"|/apis/coordination\.k8s\.io/v1/namespaces/[^/]+/leases"
         r"|/apis/apps/v1(?:/namespaces/[^/]+)?/daemonsets"
         r"|/apis/node\.k8s\.io/v1/runtimeclasses"
+        r"|/apis/policy/v1/(?:namespaces/[^/]+/)?poddisruptionbudgets"
         r"|/apis/admissionregistration\.k8s\.io/v1/(?:validating|mutating)admissionpolicies"
         r"|/apis/resource\.k8s\.io/v1/(?:resourceslices|(?:namespaces/[^/]+/)?resourceclaim(?:s|templates)))"
         r"(?:/(?P<name>[^/]+))?(?:/binding)?"
@@ -339,8 +340,8 @@ def is_listed(path: str, value: Json, listed: str, query: Mapping[str, str]) -> 
     if listed not in (collection, _NAMESPACE.sub("", collection)):
         return False
     labels = value["metadata"].get("labels") or {}
-    wanted = filter(None, query.get("labelSelector", "").split(","))
-    if any(labels.get(name) != text for name, _, text in (term.partition("=") for term in wanted)):
+    wanted = re.findall(r"[^,(]+(?:\([^)]*\))?", query.get("labelSelector", ""))
+    if not all(_holds(labels, term) for term in wanted):
         return False
     if value.get("kind") in ("Bookmark", "Status"):  # no object: a watch tells it to all
         return True
@@ -349,6 +350,18 @@ def is_listed(path: str, value: Json, listed: str, query: Mapping[str, str]) -> 
         ((_field(value, name.removesuffix("!")) or "") == text) != name.endswith("!")
         for name, _, text in (term.partition("=") for term in terms)
     )
+
+
+def _holds(labels: Mapping[str, str], term: str) -> bool:
+    """Whether labels satisfy one term of a selector: `a=b`, `a in (b,c)`, `a notin (b)`, `a`, `!a`."""
+    key, _, rest = term.strip().partition(" ")
+    if rest:
+        verb, _, values = rest.partition(" ")
+        return (labels.get(key) in values.strip("()").split(",")) is (verb == "in")
+    name, is_equality, text = key.partition("=")
+    if is_equality:
+        return labels.get(name) == text
+    return (name.removeprefix("!") in labels) is not name.startswith("!")
 
 
 def _field(value: Json, dotted: str) -> object:

@@ -27,7 +27,7 @@ from gpu_device_plugin.domain.grants.holdings_annotation import Holding, parse_h
 from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, parse_offer
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
-from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import PodRef, PodRequest, Standing
 from gpu_device_plugin.errors import StateError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 
@@ -54,6 +54,9 @@ class ClusterLedger:
         self._bound: dict[str, dict[PodRef, PodHold]] = {}
         self._reserved: dict[str, dict[PodRef, PodHold]] = {}
         self._node_of: dict[PodRef, str] = {}
+        # What decides whether a bound pod may be evicted; and what waits for a node of its own.
+        self._standing: dict[PodRef, Standing] = {}
+        self._nominated: dict[str, dict[PodRef, PodHold]] = {}
         self._reserved_on: dict[PodRef, str] = {}
         self._reserved_milli: dict[PodRef, int] = {}
         self._pods: dict[PodRef, ClusterPod] = {}
@@ -118,6 +121,7 @@ class ClusterLedger:
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""
         hold = self._hold(pod) if pod and pod.node else None
+        self._note_standing(ref, pod)
         if pod and hold and self._bound.get(pod.node, {}).get(ref) == hold:
             return  # Its status has changed, or a list has it once more.
         before = self._node_of.pop(ref, None)
@@ -138,6 +142,16 @@ class ClusterLedger:
         self._node_of[ref] = pod.node
         self._bound.setdefault(pod.node, {})[ref] = hold
         self._changed(pod.node)
+
+    def _note_standing(self, ref: PodRef, pod: ClusterPod | None) -> None:
+        """Which bound pods may be evicted, and for which pods kube-scheduler makes room where."""
+        self._standing.pop(ref, None)
+        if (before := self._pods.get(ref)) and before.nominated in self._nominated:
+            _drop(self._nominated, before.nominated, ref)
+        if pod and pod.node:
+            self._standing[ref] = pod.request.standing
+        elif pod and pod.nominated and pod.request.asks_units:
+            self._nominated.setdefault(pod.nominated, {})[ref] = hold_of(pod.request, {})
 
     def _hold(self, pod: ClusterPod) -> PodHold:
         ref = pod.request.ref
@@ -220,6 +234,7 @@ class ClusterLedger:
         # Arrays count the pod's own hold too: what is left there without it, `fit` knows.
         ref = checks.pod.ref
         own = {where[ref] for where in (self._reserved_on, self._node_of) if ref in where}
+        own |= {name for name in self._nominated if self._expected(name, checks.pod)}
         others = [name for name in names if name not in own] if own else names
         found = self._arrays.judge(others, checks)
         for misfit, is_left_out in ((_LEFT_OUT, True), (_NO_CARDS, False)):
@@ -231,7 +246,8 @@ class ClusterLedger:
     def fit(self, node: str, checks: RequestChecks, gone: Collection[str] = ()) -> Fit | Misfit:
         """What a pod would hold of a node if the pods with the uids `gone` were not there.
 
-        What it holds itself, bound or reserved, does not stand in its way.
+        What it holds itself, bound or reserved, does not stand in its way. What kube-scheduler makes
+        room for there does, unless the pod has a higher priority.
         """
         if node not in self.offers:
             return _LEFT_OUT if node in self.left_out else _NO_CARDS
@@ -241,12 +257,35 @@ class ClusterLedger:
             return asked
         holds = self.holds(node)
         left = [h for h in holds if h.pod.uid not in gone and h.pod != ref]
+        left += self._expected(node, checks.pod)
         rooms = (
             self.rooms(node)
-            if len(left) == len(holds)
+            if left == holds
             else node_rooms(offer, left, AllocationApi.DEVICE_PLUGIN)
         )
         return try_rooms(offer, rooms, asked, self._free_milli(node, ref))
+
+    def _expected(self, node: str, asking: PodRequest) -> list[PodHold]:
+        """What pods of at least its priority will hold there, for which kube-scheduler makes room.
+
+        kube-scheduler counts them alike. One that is being bound is counted where it is reserved.
+        """
+        return [
+            hold
+            for ref, hold in self._nominated.get(node, {}).items()
+            if ref != asking.ref
+            and ref not in self._reserved_on
+            and self._pods[ref].request.standing.priority >= asking.standing.priority
+        ]
+
+    def evictable(self, node: str, priority: int) -> Mapping[PodRef, tuple[PodHold, Standing]]:
+        """What bound pods of a lower priority hold of a node."""
+        bound = self._bound.get(node, {})
+        return {
+            ref: (hold, standing)
+            for ref, hold in bound.items()
+            if (standing := self._standing[ref]).priority < priority
+        }
 
     def _free_milli(self, node: str, but: PodRef | None = None) -> int:
         """Processor that is free of a node, without what is reserved for others than `but`."""

@@ -16,6 +16,7 @@ import structlog
 from gpu_device_plugin import __version__
 from gpu_device_plugin.controller.binder import MOST_BINDINGS, Binder, View
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.controller.disruption_budgets import DisruptionBudgets
 from gpu_device_plugin.controller.leader import Duties, Leader, Leadership
 from gpu_device_plugin.controller.lease_pace import LeasePace
 from gpu_device_plugin.controller.model_rules import Models
@@ -91,6 +92,7 @@ class Controller:
             self._api, self.ledger, self.models.post, self.leadership
         )
         changes = Changes(self._node_changed, self.ledger.pod_changed)
+        self.budgets = DisruptionBudgets(self._api)
         self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
         self._binder = Binder(self.ledger, self._bind_api, self._view())
         label = LeaderLabel(self._lead_api, settings.namespace, settings.pod_name)
@@ -124,7 +126,7 @@ class Controller:
         )
 
     def _handlers(self, settings: ControllerSettings) -> Handlers:
-        extender = Extender(self.ledger, settings.filter_keeps)
+        extender = Extender(self.ledger, self.budgets.of, settings.filter_keeps)
         dialects = {KOORDINATOR: settings.koordinator.unit, HAMI: settings.hami.unit}
         rules = self.models.rules
         webhook = Webhook(
@@ -151,7 +153,13 @@ class Controller:
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         await self.pages.start()
         loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
-        loops += [self._leader.run, self.models.run, self._waiting_claims.run, self._binder.settle]
+        loops += [
+            self.budgets.run,
+            self._leader.run,
+            self.models.run,
+            self._waiting_claims.run,
+            self._binder.settle,
+        ]
         try:
             if (certificates := self.certificates) is not None:
                 await certificates.start()

@@ -3,14 +3,17 @@
 import asyncio
 import json
 import time
+from collections.abc import Awaitable, Callable, Collection
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
-from gpu_device_plugin.domain.fractions.node_fit import Fit
+from gpu_device_plugin.controller.preemption import CountBroken, choose_victims
 from gpu_device_plugin.domain.fractions.units import resources_of
+from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
     Question,
+    Victims,
     filter_answer,
     filter_error,
     preemption_answer,
@@ -24,6 +27,8 @@ MOST_NODES = 8
 """Some for a later extender to choose from; `prioritize` names the first of them."""
 _MOST_SCORE = 10
 _TURN_SECONDS = 0.01
+_SEARCH_SECONDS = 1.0
+"""After which no further node is searched for victims where one is found."""
 
 
 class _Turns:
@@ -47,11 +52,16 @@ class Extender:
     def __init__(
         self,
         ledger: ClusterLedger,
+        budgets: Callable[[Collection[PodRef]], Awaitable[CountBroken]],
         keeps: FilterKeeps = FilterKeeps.AUTO,
         turn_seconds: float = _TURN_SECONDS,
     ) -> None:
-        """An answer keeps the loop for `turn_seconds`, but for one node at least."""
-        self._ledger, self._keeps, self._turn_seconds = ledger, keeps, turn_seconds
+        """An answer keeps the loop for `turn_seconds`, but for one node at least.
+
+        `budgets` tells, of pods that may be evicted, how many evictions are not allowed.
+        """
+        self._ledger, self._budgets = ledger, budgets
+        self._keeps, self._turn_seconds = keeps, turn_seconds
 
     async def filter(self, body: bytes) -> bytes:
         """Keep the nodes that fit, or of these the best, with a reason for each of the others."""
@@ -78,18 +88,22 @@ class Extender:
         return priorities([*none, *judged.points(_MOST_SCORE)])
 
     async def preempt(self, body: bytes) -> bytes:
-        """Keep the nodes on which evicting the proposed victims makes room on one card.
-
-        kube-scheduler proposes by a node's sums: elsewhere pods would be evicted for nothing.
-        """
+        """The nodes on which evictions make room on the cards, with whom to evict there."""
         asked = read_preemption(body)
         if not asked.pod.asks_units:
             return preemption_answer(asked.victims)
-        turns, kept = _Turns(self._turn_seconds), {}
+        turns, kept = _Turns(self._turn_seconds), dict[str, Victims]()
         checks = self._ledger.checks(asked.pod)
-        for name, victims in asked.victims.items():
-            if isinstance(self._ledger.fit(name, checks, frozenset(victims.uids)), Fit):
-                kept[name] = victims
+        priority = asked.pod.standing.priority
+        candidates = {r for name in asked.victims for r in self._ledger.evictable(name, priority)}
+        count_broken = await self._budgets(candidates)
+        enough = time.monotonic() + _SEARCH_SECONDS
+        for name, proposed in asked.victims.items():
+            if kept and time.monotonic() > enough:
+                break  # kube-scheduler needs one node
+            found = choose_victims(self._ledger, name, checks, proposed, count_broken)
+            if found is not None:
+                kept[name] = found
             await turns.give()
         return preemption_answer(kept)
 

@@ -88,6 +88,20 @@ class PodRef(ObjectRef):
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What counts where one pod may be evicted for another; only the controller asks.
+
+    Attributes:
+        created: By the API server's clock, as text that sorts by time.
+        is_ending: Whether somebody has deleted it already.
+    """
+
+    priority: int = 0
+    created: str = ""
+    is_ending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class PodRequest:
     """What a pod asks for, in the order in which the kubelet admits its containers.
 
@@ -114,6 +128,7 @@ class PodRequest:
     placement: str | None = None
     card_label: str | None = None
     cpu_milli: int = 0
+    standing: Standing = Standing()
     allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
     runtime_class: str = ""
     is_mirror: bool = False

@@ -75,6 +75,8 @@ class ObjectMeta(msgspec.Struct, rename="camel"):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
 
     @property
     def owner(self) -> OwnerReference | None:
@@ -157,6 +159,7 @@ class PodSpec(msgspec.Struct, rename="camel"):
     resources: Resources | None = None
     overhead: _Amounts | None = None
     resource_claims: list[NamedEntry] | None = None
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         """Without the rest of what a tenant can write thousands of."""
@@ -168,6 +171,7 @@ class PodStatus(msgspec.Struct):
     """`status` of a pod."""
 
     phase: str = ""
+    nominated_node: str = msgspec.field(default="", name="nominatedNodeName")
 
     @property
     def is_over(self) -> bool:

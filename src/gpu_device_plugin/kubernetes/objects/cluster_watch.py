@@ -53,6 +53,7 @@ class ClusterPod:
     Attributes:
         node: Where it is bound, or "".
         devices: Resource -> how many whole devices it asks for; only `SurveyedPod` tells them.
+        nominated: Where kube-scheduler makes room for it, or "".
     """
 
     request: PodRequest
@@ -60,6 +61,7 @@ class ClusterPod:
     annotations: Mapping[str, str]
     resource_version: str
     devices: Mapping[str, int] = field(default_factory=dict)
+    nominated: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,4 +286,5 @@ def _understood(pod: Pod) -> ClusterPod:
         sys.intern(pod.spec.node_name),
         pod.annotations,
         pod.metadata.resource_version,
+        nominated=sys.intern(pod.status.nominated_node),
     )

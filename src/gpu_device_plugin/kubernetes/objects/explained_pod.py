@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gpu_device_plugin.kubernetes.client.wire import NamedEntry, ObjectMeta
+from gpu_device_plugin.kubernetes.client.wire import NamedEntry
 from gpu_device_plugin.kubernetes.objects.survey_objects import (
     SurveyedPod,
     SurveyedPodSpec,
@@ -44,13 +44,6 @@ class ContainerStatus(msgspec.Struct):
         return f"container {self.name} ended with exit code {ended.exit_code}{reason}{message}"
 
 
-class ExplainedMeta(ObjectMeta):
-    """`metadata` of the pod."""
-
-    creation_timestamp: str = ""
-    deletion_timestamp: str | None = None
-
-
 class ExplainedSpec(SurveyedPodSpec):
     """`spec` of the pod."""
 
@@ -70,7 +63,6 @@ class ExplainedStatus(SurveyedPodStatus, rename="camel"):
 class ExplainedPod(SurveyedPod):
     """The pod."""
 
-    metadata: ExplainedMeta = msgspec.field(default_factory=ExplainedMeta)
     spec: ExplainedSpec = msgspec.field(default_factory=ExplainedSpec)
     status: ExplainedStatus = msgspec.field(default_factory=ExplainedStatus)
 

@@ -17,7 +17,13 @@ from gpu_device_plugin.domain.grants.holdings_annotation import TOPOLOGY_GPU
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION
-from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import (
+    ContainerKind,
+    ContainerRequest,
+    PodRef,
+    PodRequest,
+    Standing,
+)
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import ClusterError, clip
 from gpu_device_plugin.kubernetes.client.wire import (
@@ -106,7 +112,7 @@ def _by_claim(container: ContainerRequest, shape: ClaimShape | None) -> Containe
 
 
 def scheduled_request(pod: Pod) -> PodRequest:
-    """The request with the processor that kube-scheduler counts for the pod.
+    """The request with the processor that kube-scheduler counts for the pod, and its standing.
 
     Claims are no part of it: kube-scheduler allocates them, on cards that are given by nothing else.
 
@@ -125,7 +131,11 @@ def scheduled_request(pod: Pod) -> PodRequest:
     if whole is not None and "cpu" in (whole.requests or {}):
         needed = _cpu(whole, "")
     overhead = _cpu(Resources(requests=pod.spec.overhead), "")
-    return replace(pod_request(pod), cpu_milli=needed + overhead)
+    meta = pod.metadata
+    standing = Standing(
+        pod.spec.priority or 0, meta.creation_timestamp, meta.deletion_timestamp is not None
+    )
+    return replace(pod_request(pod), cpu_milli=needed + overhead, standing=standing)
 
 
 def _cpu(resources: Resources, container: str) -> int:
