@@ -7,12 +7,12 @@
 {{/* Another name than the agents', so that neither's Services and sets select the other's pods. */}}
 {{- define "gpu-device-plugin.controllerSelector" -}}
 app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-controller
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "gpu-device-plugin.schedulerSelector" -}}
 app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-scheduler
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "gpu-device-plugin.page" -}}
@@ -21,15 +21,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 
 {{- define "gpu-device-plugin.pageSelector" -}}
 app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-page
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{/* Labels of an object of theirs: given are root and selector. */}}
 {{- define "gpu-device-plugin.ownLabels" -}}
 {{ .selector }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | quote }}
 {{- end }}
 
 {{/* The names by which kube-scheduler and the API server reach it. */}}
@@ -63,7 +63,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 nodeSelector:
   kubernetes.io/os: linux

@@ -12,8 +12,8 @@ Accounts and roles come before the Job and go with it, so that no right outlives
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ $account }}
-  namespace: {{ $namespace }}
+  name: {{ $account | quote }}
+  namespace: {{ $namespace | quote }}
   labels:
     {{- $labels | nindent 4 }}
   annotations:
@@ -22,9 +22,9 @@ automountServiceAccountToken: false
 ---
 {{- if .root.Values.rbac.create }}
 {{- range $kind := list "ClusterRole" "Role" }}
-{{- $place := ternary "" (printf "\n  namespace: %s" $namespace) (eq $kind "ClusterRole") }}
+{{- $place := ternary "" (printf "\n  namespace: %q" $namespace) (eq $kind "ClusterRole") }}
 apiVersion: rbac.authorization.k8s.io/v1
-kind: {{ $kind }}
+kind: {{ $kind | quote }}
 metadata:
   name: {{ $name }}{{ $place }}
   labels:
@@ -44,20 +44,20 @@ metadata:
     {{- include "gpu-device-plugin.hookAnnotations" (dict "root" $.root "event" $event "weight" "-5") | nindent 4 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
-  kind: {{ $kind }}
-  name: {{ $name }}
+  kind: {{ $kind | quote }}
+  name: {{ $name | quote }}
 subjects:
   - kind: ServiceAccount
-    name: {{ $account }}
-    namespace: {{ $namespace }}
+    name: {{ $account | quote }}
+    namespace: {{ $namespace | quote }}
 ---
 {{- end }}
 {{- end }}
 apiVersion: batch/v1
 kind: Job
 metadata:
-  name: {{ $name }}
-  namespace: {{ $namespace }}
+  name: {{ $name | quote }}
+  namespace: {{ $namespace | quote }}
   labels:
     {{- $labels | nindent 4 }}
   annotations:
@@ -71,11 +71,11 @@ spec:
   template:
     metadata:
       labels:
-        app.kubernetes.io/name: {{ $name }}
-        app.kubernetes.io/instance: {{ .root.Release.Name }}
+        app.kubernetes.io/name: {{ $name | quote }}
+        app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
     spec:
       restartPolicy: Never
-      serviceAccountName: {{ $account }}
+      serviceAccountName: {{ $account | quote }}
       automountServiceAccountToken: true
       enableServiceLinks: false
       {{- with .root.Values.imagePullSecrets }}
@@ -115,14 +115,14 @@ spec:
         seccompProfile:
           type: RuntimeDefault
       containers:
-        - name: {{ .name }}
-          image: {{ include "gpu-device-plugin.image" .root }}
-          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+        - name: {{ .name | quote }}
+          image: {{ include "gpu-device-plugin.image" .root | quote }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy | quote }}
           command: [gpu-device-plugin]
           args:
             - {{ .command }}
-            - --namespace={{ $namespace }}
-            - --daemonset={{ include "gpu-device-plugin.fullname" .root }}
+            - {{ printf "--namespace=%v" $namespace | quote }}
+            - {{ printf "--daemonset=%v" (include "gpu-device-plugin.fullname" .root) | quote }}
             {{- range .args }}
             - {{ . }}
             {{- end }}
@@ -144,7 +144,7 @@ spec:
 
 {{/* helm 3.18 and later show what a failed hook says. With an older one its Job stays for an hour to be read. */}}
 {{- define "gpu-device-plugin.hookAnnotations" -}}
-helm.sh/hook: {{ .event }}
+helm.sh/hook: {{ .event | quote }}
 helm.sh/hook-weight: {{ .weight | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- if semverCompare ">=3.18.0-0" .root.Capabilities.HelmVersion.Version }},hook-failed{{ end }}

@@ -30,15 +30,15 @@ appended to it (-controller-webhook), and a Service's and a Job's name has at mo
 {{- end }}
 
 {{- define "gpu-device-plugin.selector" -}}
-app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "gpu-device-plugin.labels" -}}
 {{ include "gpu-device-plugin.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end }}
 
 {{/* Not empty where the agent names its cards to the NVIDIA runtime by mounts, as its answers do. */}}

@@ -13,14 +13,14 @@ apiVersion: apps/v1
 kind: DaemonSet
 metadata:
   name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
-  namespace: {{ include "gpu-device-plugin.namespace" . }}
+  namespace: {{ include "gpu-device-plugin.namespace" . | quote }}
   labels:
     {{- include "gpu-device-plugin.labels" . | nindent 4 }}
 spec:
   selector:
     matchLabels: &selector
       app.kubernetes.io/name: {{ include "gpu-device-plugin.name" . }}-{{ $.name }}
-      app.kubernetes.io/instance: {{ .Release.Name }}
+      app.kubernetes.io/instance: {{ .Release.Name | quote }}
   updateStrategy:
     # The next one begins when this one has undone what it did.
     type: RollingUpdate
@@ -41,10 +41,10 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
       {{- with .Values.runtimeClassName }}
-      runtimeClassName: {{ . }}
+      runtimeClassName: {{ . | quote }}
       {{- end }}
       {{- with .Values.priorityClassName }}
-      priorityClassName: {{ . }}
+      priorityClassName: {{ . | quote }}
       {{- end }}
       {{- with $.selector }}
       nodeSelector:
@@ -76,9 +76,9 @@ spec:
       {{- end }}
       terminationGracePeriodSeconds: 60
       containers:
-        - name: {{ $.name }}
-          image: {{ include "gpu-device-plugin.image" . }}
-          imagePullPolicy: {{ .Values.image.pullPolicy }}
+        - name: {{ $.name | quote }}
+          image: {{ include "gpu-device-plugin.image" . | quote }}
+          imagePullPolicy: {{ .Values.image.pullPolicy | quote }}
           command: {{ toJson $.command }}
           env:
             - name: NODE_NAME
@@ -86,7 +86,7 @@ spec:
                 fieldRef:
                   fieldPath: spec.nodeName
             - name: GPU_DEVICE_PLUGIN_KUBELET_DIR
-              value: {{ .Values.kubeletDir }}
+              value: {{ .Values.kubeletDir | quote }}
             {{- if .Values.simulate.profile }}
             - name: GPU_DEVICE_PLUGIN_NVML_LIBRARY
               value: /run/gpu-device-plugin/simulator/libnvidia-ml.so.1
@@ -97,7 +97,7 @@ spec:
               value: compute,utility
             {{- with .Values.driverRoot }}
             - name: GPU_DEVICE_PLUGIN_NVML_LIBRARY
-              value: /driver-root/{{ $root.Values.nvmlLibrary }}
+              value: {{ printf "/driver-root/%s" $root.Values.nvmlLibrary | quote }}
             {{- end }}
             {{- end }}
             {{- with $.env }}
@@ -114,13 +114,13 @@ spec:
           volumeMounts:
             {{- if $.rules }}
             - name: device-plugins
-              mountPath: {{ .Values.kubeletDir }}/device-plugins
+              mountPath: {{ printf "%s/device-plugins" .Values.kubeletDir | quote }}
               readOnly: true
             - name: pod-resources
-              mountPath: {{ .Values.kubeletDir }}/pod-resources
+              mountPath: {{ printf "%s/pod-resources" .Values.kubeletDir | quote }}
               readOnly: true
             - name: pods
-              mountPath: {{ .Values.kubeletDir }}/pods
+              mountPath: {{ printf "%s/pods" .Values.kubeletDir | quote }}
               readOnly: true
             {{- end }}
             {{- if .Values.simulate.profile }}
@@ -142,12 +142,12 @@ spec:
             type: Directory
         - name: pod-resources
           hostPath:
-            path: {{ .Values.kubeletDir }}/pod-resources
+            path: {{ printf "%s/pod-resources" .Values.kubeletDir | quote }}
             type: Directory
         # A pod that has ended still stands in the kubelet's checkpoint, but has no directory.
         - name: pods
           hostPath:
-            path: {{ .Values.kubeletDir }}/pods
+            path: {{ printf "%s/pods" .Values.kubeletDir | quote }}
             type: Directory
         {{- end }}
         {{- if .Values.simulate.profile }}
@@ -158,7 +158,7 @@ spec:
         {{- else if .Values.driverRoot }}
         - name: driver-root
           hostPath:
-            path: {{ .Values.driverRoot }}
+            path: {{ .Values.driverRoot | quote }}
             type: Directory
         {{- end }}
         {{- with $.volumes }}
@@ -170,7 +170,7 @@ apiVersion: v1
 kind: ServiceAccount
 metadata:
   name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
-  namespace: {{ include "gpu-device-plugin.namespace" . }}
+  namespace: {{ include "gpu-device-plugin.namespace" . | quote }}
   labels:
     {{- include "gpu-device-plugin.labels" . | nindent 4 }}
 {{- if .Values.rbac.create }}
@@ -197,7 +197,7 @@ roleRef:
 subjects:
   - kind: ServiceAccount
     name: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
-    namespace: {{ include "gpu-device-plugin.namespace" . }}
+    namespace: {{ include "gpu-device-plugin.namespace" . | quote }}
 {{- end }}
 {{- end }}
 {{- end }}

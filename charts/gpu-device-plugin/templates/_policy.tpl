@@ -115,7 +115,7 @@ DeviceClass has a name of its own beside the one that it is given), and those th
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
-  name: {{ .name }}
+  name: {{ .name | quote }}
   labels:
     {{- include "gpu-device-plugin.labels" .root | nindent 4 }}
   {{- with .hook }}
@@ -123,6 +123,6 @@ metadata:
     {{- include "gpu-device-plugin.hookAnnotations" (dict "root" $.root "event" . "weight" "-10") | nindent 4 }}
   {{- end }}
 spec:
-  policyName: {{ .name }}
+  policyName: {{ .name | quote }}
   validationActions: {{ toJson .actions }}
 {{- end }}

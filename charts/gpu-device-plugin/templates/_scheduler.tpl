@@ -9,11 +9,11 @@ kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
   resourceName: {{ include "gpu-device-plugin.fullname" . }}-scheduler
-  resourceNamespace: {{ include "gpu-device-plugin.namespace" . }}
+  resourceNamespace: {{ include "gpu-device-plugin.namespace" . | quote }}
 # With more than 100 nodes kube-scheduler looks at a part of them only, and perhaps at none with a card that fits.
 percentageOfNodesToScore: 100
 profiles:
-  - schedulerName: {{ .Values.scheduler.name }}
+  - schedulerName: {{ .Values.scheduler.name | quote }}
 extenders:
   - urlPrefix: https://{{ $host }}/gpushare-scheduler
     filterVerb: filter
@@ -32,7 +32,13 @@ extenders:
     httpTimeout: 30s
     managedResources:
       {{- range list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" }}
-      - name: {{ . }}
+      - name: {{ . | quote }}
         ignoredByScheduler: false
       {{- end }}
+{{- end }}
+
+{{- define "gpu-device-plugin.schedulerImage" -}}
+{{- with (.Values.global).imageRegistry }}{{ . }}/{{ end }}
+{{- .Values.scheduler.image.repository }}
+{{- with .Values.scheduler.image.digest }}@{{ . }}{{ else }}:{{ default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version) .Values.scheduler.image.tag }}{{ end }}
 {{- end }}

@@ -12,7 +12,7 @@ config.yaml: |
   honor_cgpu_disable: {{ .Values.honorCgpuDisable }}
   sandbox_runtime_classes: {{ toJson .Values.sandboxRuntimeClasses }}
   {{- with include "gpu-device-plugin.strategies" . }}
-  device_list_strategy: {{ . }}
+  device_list_strategy: {{ . | quote }}
   {{- end }}
   {{- with include "gpu-device-plugin.passesNodes" . }}
   pass_device_specs: {{ . }}
@@ -28,14 +28,14 @@ config.yaml: |
   {{- end }}
   {{- if include "gpu-device-plugin.usesCdi" . }}
   without_claims: {{ not .Values.dra.enabled }}
-  cdi_dir: {{ .Values.dra.cdiDir }}
+  cdi_dir: {{ .Values.dra.cdiDir | quote }}
   {{- end }}
-  kubelet_dir: {{ .Values.kubeletDir }}
-  library_dir: {{ .Values.libraryDir }}
+  kubelet_dir: {{ .Values.kubeletDir | quote }}
+  library_dir: {{ .Values.libraryDir | quote }}
   {{- if .Values.simulate.profile }}
   simulator_dir: /run/gpu-device-plugin/simulator
   {{- else if .Values.driverRoot }}
-  nvml_library: /driver-root/{{ .Values.nvmlLibrary }}
+  nvml_library: {{ printf "/driver-root/%s" .Values.nvmlLibrary | quote }}
   {{- end }}
   {{- if .Values.xidTable }}
   xid_table: /etc/gpu-device-plugin/xid-table.yaml
@@ -58,7 +58,7 @@ node-{{ $name }}.yaml: |
   isolation: {{ ternary "on" "off" .enabled | quote }}
   {{- end }}
   {{- with $settings.deviceListStrategy }}
-  device_list_strategy: {{ . }}
+  device_list_strategy: {{ . | quote }}
   {{- end }}
   {{- with $settings.recoverySeconds }}
   recovery_seconds: {{ . }}
