@@ -4,7 +4,7 @@ import copy
 import json
 import re
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest

@@ -91,9 +91,10 @@ class Controller:
         self._waiting_claims = WaitingClaims(
             self._api, self.ledger, self.models.post, self.leadership
         )
-        changes = Changes(self._node_changed, self.ledger.pod_changed)
         self.budgets = DisruptionBudgets(self._api)
-        self._watch = ClusterWatch(self._api, changes, self.ledger.processors)
+        self._watch = ClusterWatch(
+            self._api, Changes(self._node_changed, self.ledger.pod_changed), self.ledger.processors
+        )
         self._binder = Binder(self.ledger, self._bind_api, self._view())
         label = LeaderLabel(self._lead_api, settings.namespace, settings.pod_name)
         self._leader = Leader(self.leadership, label, self._duties())
