@@ -22,6 +22,7 @@ from tools.bench import (
     placement,
     refusals,
     rejections,
+    slow_server,
     start,
 )
 from tools.bench import isolation as isolation_bench
@@ -51,6 +52,7 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "allocation_apis": allocation_apis.measure,
     "placement": placement.measure,
     "extender": extender.measure,
+    "slow_server": slow_server.measure,
     "page": page.measure,
     "isolation": _isolation,
 }

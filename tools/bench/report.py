@@ -27,6 +27,7 @@ _VARIANT = re.compile(
     r"|NVLinks: (?P<links>.+)$"
     r"|in real time at (?P<burst>\d+ %): "
     r"|beside (?P<neighbours>\d+) idle slices"
+    r"|API server of (?P<latency>[\d.]+ s): "
     r"|prioritize by (?P<policy>\w+), [\d,]+ names, (?:p99|median)"
 )
 """What may differ between rows that stand in one line."""

@@ -17,8 +17,8 @@ from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.extender_messages import binding_answer, read_binding
 from gpu_device_plugin.kubernetes.objects.pod_watch import pod_path
 
-_BIND_SECONDS = 4.0
-_READ_SECONDS = 2.0
+_BIND_SECONDS = 8.0
+_READ_SECONDS = 4.0
 _BIND_TRIES = 3
 _DOUBT_SECONDS = 60.0
 _TOGETHER_SECONDS = 5.0  # doubts that come within it are settled by one list

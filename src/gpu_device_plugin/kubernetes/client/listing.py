@@ -133,20 +133,24 @@ Document = Mapping[str, Any]
 _SECONDS = 4.0
 
 
-async def read(api: ApiServer, path: str) -> Document | None:
+async def read(api: ApiServer, path: str, seconds: float = _SECONDS) -> Document | None:
     """The object, or None where there is none."""
-    return await read_object(api, path, dict[str, Any], _SECONDS)
+    return await read_object(api, path, dict[str, Any], seconds)
 
 
-async def create(api: ApiServer, collection: str, body: Document) -> Document | None:
+async def create(
+    api: ApiServer, collection: str, body: Document, seconds: float = _SECONDS
+) -> Document | None:
     """The object as it was made, or None where there is one of that name."""
-    answer = await api.call(Request("POST", collection, body=body), deadline_seconds=_SECONDS)
+    answer = await api.call(Request("POST", collection, body=body), deadline_seconds=seconds)
     return None if answer.status == 409 else _decoded(collection, answer)
 
 
-async def replace(api: ApiServer, path: str, body: Document) -> Document | None:
+async def replace(
+    api: ApiServer, path: str, body: Document, seconds: float = _SECONDS
+) -> Document | None:
     """The object as it is now; None where it is gone, or not of the body's resourceVersion."""
-    answer = await api.call(Request("PUT", path, body=body), deadline_seconds=_SECONDS)
+    answer = await api.call(Request("PUT", path, body=body), deadline_seconds=seconds)
     return None if answer.is_not_found or answer.status == 409 else _decoded(path, answer)
 
 

@@ -53,9 +53,9 @@ class Lease:
         What we wrote is renewed by one request, as client-go does it: a slow API server is asked once.
         """
         own, self._own = self._own, None
-        if own and self._took(await replace(self._api, self._path, self._held_lease(own))):
+        if own and self._took(await self._replace(self._held_lease(own))):
             return True
-        found = await read(self._api, self._path)
+        found = await read(self._api, self._path, self._lease_seconds)
         if found is None:
             body = {"metadata": {"name": self.name.name, "namespace": self.name.namespace}}
             return self._took(await create(self._api, self.name.collection, self._held_lease(body)))
@@ -67,7 +67,7 @@ class Lease:
         is_alive = loop.time() < self._seen_at + self._lease_seconds
         if self.holder not in ("", self.name.identity) and is_alive:
             return False
-        return self._took(await replace(self._api, self._path, self._held_lease(found)))
+        return self._took(await self._replace(self._held_lease(found)))
 
     async def release(self) -> None:
         """Let others take over at once; nothing happens where this replica does not hold it."""
@@ -76,8 +76,12 @@ class Lease:
         if found is None or spec.get("holderIdentity") != self.name.identity:
             return
         body = {**found, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}}
-        await replace(self._api, self._path, body)
+        await self._replace(body)
         self.holder = ""
+
+    async def _replace(self, body: Document) -> Document | None:
+        """By a server that takes its time: who calls knows how long the Lease still lasts."""
+        return await replace(self._api, self._path, body, self._lease_seconds)
 
     @property
     def _path(self) -> str:
