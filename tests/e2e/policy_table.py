@@ -271,7 +271,7 @@ BAD_ISOLATION = [
         Row(f"mount-{number}", **mounting(path), words=["container main holds a slice and mounts " + path],
             rule="isolation.mounts")
         for number, path in enumerate((
-            "/etc/ld.so.preload", "/run/gpu-device-plugin", "/run/gpu-device-plugin/config/limits",
+            "/etc/ld.so.preload", "/etc/ld-nix.so.preload", "/run/gpu-device-plugin", "/run/gpu-device-plugin/config/limits",
             "/usr/local/lib/gpu-device-plugin/", "//etc/./ld.so.preload", "/var/run/gpu-device-plugin/config",
             "/opt/../etc/ld.so.preload", "run/gpu-device-plugin",
         ))

@@ -4,7 +4,7 @@
 {{- $cel = regexReplaceAll `core\((\w+)\)` $cel `quantity(limits(${1})[?'aliyun.com/gpu-core.percentage'].orValue('0')).asInteger()` }}
 {{- $cel = regexReplaceAll `gpus\(([\w.\[\]]+)\)` $cel `(${1}.?resources.?limits.orValue({}).map(r, r).filter(r, (r in GPU-NAMES || r.startsWith('nvidia.com/mig-')) && quantity(${1}.resources.limits[r]).isGreaterThan(quantity('0')))SLICE-CLAIMS(${1}))` }}
 {{- $cel = regexReplaceAll `limits\((\w+)\)` $cel `${1}.?resources.?limits.orValue({})` }}
-{{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
+{{- $cel = regexReplaceAll `ours\(([\w.]+)\)` $cel `('..' in ${1}.split('/') || ['/etc/ld.so.preload/', '/etc/ld-nix.so.preload/', '/run/gpu-device-plugin/', '/var/run/gpu-device-plugin/', '/usr/local/lib/gpu-device-plugin/'].exists(our, ('/' + ${1}.split('/').filter(s, !(s in ['', '.'])).join('/') + '/').startsWith(our)))` }}
 {{- $cel = regexReplaceAll `reaches\((\w+)\)` $cel `[${1}.split('/').filter(s, !(s in ['', '.'])).map(s, s + '/').join('')].exists(at, variables.directories.exists(our, ('/' + at).startsWith(our) || our.startsWith('/' + at)))` }}
 {{- $cel }}
 {{- end }}

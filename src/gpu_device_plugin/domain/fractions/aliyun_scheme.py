@@ -42,6 +42,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
     CARDS_DIR,
     CONFIG_DIR,
     LIBRARY_FILE,
+    NIX_PRELOAD_FILE,
     PRELOAD_FILE,
     REGION_FILE,
     SELFTEST_FILE,
@@ -95,6 +96,7 @@ def isolation_mounts(grant: Grant, paths: Paths) -> tuple[Mount, ...]:
         *(mount for uuid in grant.devices for mount in _activity(uuid, grant.slice_id, paths)),
         Mount(LIBRARY_FILE, f"{library}/libgpuslice.so", is_read_only=True),
         Mount(PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
+        Mount(NIX_PRELOAD_FILE, f"{library}/ld.so.preload", is_read_only=True),
         *(
             (Mount(SELFTEST_FILE, f"{library}/gpu-selftest", is_read_only=True),)
             if paths.has_selftest
