@@ -13,12 +13,15 @@ from tests.nvml.other_driver import FIRST, SECOND, OtherDriver
 from tests.nvml.watch import HURRIED, PATIENT
 from tools.harness.waiting import until
 
+from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.cards.nvml_reports import (
+    NO_ANSWER,
     DriverChanged,
     DriverMissing,
     Inventory,
     Probe,
     Stalled,
+    UnreadableCard,
     Xid,
 )
 
@@ -66,6 +69,24 @@ async def test_no_stall_is_reported_while_a_healthy_driver_is_opened_slowly(
     driver.put("slow", "4500000")
     hidden.rename(driver.library)
     await watch.seen(Inventory)
+    assert not watch.ever(Stalled)
+
+
+async def test_a_card_that_holds_up_every_call_of_a_process_is_out_alone(
+    driver: OtherDriver, start: Start
+) -> None:
+    """A child that is silent is followed by one that leaves that card for last, and so on."""
+    patience = replace(HURRIED, answer_seconds=3, stall_seconds=25)
+    watch = start(driver.library, patience, kernel=driver.kernel)
+    await watch.seen(Probe)
+    driver.put("stuck1")
+    shown = await watch.seen(Inventory)
+    assert [card.uuid for card in shown.cards] == [FIRST]
+    assert shown.unreadable == (UnreadableCard(CardIndex(1), NO_ANSWER, SECOND),)
+    before = watch.source.restarts
+    await until(lambda: watch.source.restarts >= before + 2, 60)
+    driver.remove("stuck1")
+    shown = await watch.seen(Inventory, lambda inventory: len(inventory.cards) == 2)
     assert not watch.ever(Stalled)
 
 

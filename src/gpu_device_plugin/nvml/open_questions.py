@@ -36,6 +36,10 @@ class Questions:
         self._last = index if index in self._witnesses else self._last
         start_new_thread(self._run, (index, question, arguments))
 
+    def suspect(self, index: int) -> None:
+        """Others have answered before this one is asked, which kept them from it in another process."""
+        self._passed[index] = time.monotonic()
+
     def answer(self, seconds: float) -> tuple[int | None, Any, bool] | None:
         """Whose answer came in time, what it is, and whether it is late; an error is raised."""
         try:

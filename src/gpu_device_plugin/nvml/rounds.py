@@ -67,11 +67,11 @@ class Rounds:
             self._to_ask = [None, *self._order]
         if self._to_ask:
             self._ask(self._to_ask.pop(0))
-            self._events(0)
-        elif self._is_shown:
-            self._events(self._pace.wait_seconds)
+        wait_seconds = 0.0 if self._to_ask else self._pace.wait_seconds
+        if self._is_shown:
+            self._events(wait_seconds)
         else:
-            self._take(self._pace.wait_seconds)
+            self._take(wait_seconds)
         while self._take(0):
             pass
         self._tell_silent()
@@ -109,6 +109,8 @@ class Rounds:
         else:  # which may wake it
             seconds = seconds if self.is_waiting else self._pace.silent_seconds
             self._questions.ask(index, driver.enumerate, index)
+            if index == self._pace.last and driver.cards:
+                self._questions.suspect(index)
         name = next(iter(self._questions.open))
         if name != self._named:
             self._named = name

@@ -2,11 +2,13 @@
  * A libnvidia-ml.so.1 that is not the simulator's: two cards, and files beside it that say how it
  * behaves. `inits` gets a byte each time it is opened; opening waits while there is `hold`, and
  * takes the microseconds in `slow`. Waiting for events hangs while there is `hang`. `lost1` and `mig1` are card 1's. `xids` has a line "card code"
- * for each event; a process hears those that are written after it asked for events.
+ * for each event; a process hears those that are written after it asked for events. While there is
+ * `stuck1`, asking for card 1's memory does not return, and no other call of that process does.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +28,7 @@ static long heard;
 
 static const char *place(const char *name)
 {
-	static char path[4096];
+	static _Thread_local char path[4096];
 	Dl_info self;
 	dladdr((void *)place, &self);
 	snprintf(path, sizeof(path), "%.*s%s", (int)(strrchr(self.dli_fname, '/') + 1 - self.dli_fname),
@@ -38,6 +40,16 @@ static long size_of(const char *name)
 {
 	struct stat found;
 	return stat(place(name), &found) ? -1 : (long)found.st_size;
+}
+
+static pthread_mutex_t every_call = PTHREAD_MUTEX_INITIALIZER;
+
+static void wait_for_turn(void *device)
+{
+	pthread_mutex_lock(&every_call);
+	while (device == &cards[1] && size_of("stuck1") >= 0)
+		usleep(10000);
+	pthread_mutex_unlock(&every_call);
 }
 
 static int card_state(void *device)
@@ -70,6 +82,7 @@ int nvmlShutdown(void)
 
 int nvmlSystemGetDriverVersion(char *version, unsigned size)
 {
+	wait_for_turn(NULL);
 	snprintf(version, size, "535.1");
 	return 0;
 }
@@ -94,6 +107,7 @@ int nvmlDeviceGetUUID(void *device, char *uuid, unsigned size)
 
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long memory[3])
 {
+	wait_for_turn(device);
 	memory[0] = memory[1] = 16ULL << 30;
 	memory[2] = 0;
 	return card_state(device);
@@ -127,6 +141,7 @@ int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
 int nvmlEventSetWait_v2(void *set, struct event *event, unsigned wait_ms)
 {
 	(void)set;
+	wait_for_turn(NULL);
 	while (size_of("hang") >= 0)
 		usleep(10000);
 	for (unsigned waited = 0; size_of("xids") <= heard; waited += 5) {
