@@ -214,7 +214,7 @@ async def test_an_xid_in_an_instance_takes_out_that_instance_alone() -> None:
         await until(lambda: uuid in str(rig.events("XID8")), 10)
 
         def sick() -> list[str]:
-            cards = json.loads(rig.annotations()[CARDS_ANNOTATION])["cards"]
+            cards = json.loads(rig.annotations().get(CARDS_ANNOTATION, '{"cards": []}'))["cards"]
             return [i["uuid"] for card in cards for i in card["instances"] if not i["healthy"]]
 
         await until(lambda: sick() == [uuid], 20)

@@ -147,7 +147,7 @@ def test_a_hook_gives_arguments_that_its_command_takes(name: str) -> None:
 def test_the_hook_says_which_nodes_did_not_answer_before_anything_else_ends_it() -> None:
     """Its own deadline, then the Job's, then helm's five minutes."""
     spec = job("uninstall")["spec"]
-    own = int(spec["template"]["spec"]["containers"][0]["args"][-1].partition("=")[2])
+    own = int(spec["template"]["spec"]["containers"][0]["args"][-2].partition("=")[2])
     assert own < spec["activeDeadlineSeconds"] < 300
     assert spec["backoffLimit"] == 0
 

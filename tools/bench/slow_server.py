@@ -34,10 +34,7 @@ given time for every request, and carries it out half way; watches tell at once.
 {seconds:.0f} s, without filter, at most {callers} at a time. A pod that was refused before anything was sent is sent again after 1, 2, 4,
 8, 10, 10 … s, as kube-scheduler's queue does it; one that was called failed is not. Bound a second: answers of the last {steady:.0f} s of
 these. Called failed: of the pods that are bound at the end, those whose answer was an error. The lead is looked at in `/readyz` every half
-second.
-
-On 2026-11-28 other work shared the two cores (Intel Xeon, load 27), and what was bound a second is what the processors allowed: where the
-API server took 3 s, a caller waited for 3.47 s, and 64 in 3.47 s are 18.4 a second. Nothing was measured on a quiet machine."""
+second. On busy processors less is bound a second."""
 
 
 @dataclass
