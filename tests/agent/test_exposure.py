@@ -58,7 +58,7 @@ DEVICE_RULES = Path("/sys/fs/cgroup/devices")
 DENIED = """
 import os, sys
 from pathlib import Path
-from gpu_device_plugin.agent.node_checks.node_checks import LostDevices
+from gpu_device_plugin.agent.node_checks.lost_devices import LostDevices
 
 group, mark, device = Path(sys.argv[1]), Path(sys.argv[2]), Path("/dev/full")
 check = LostDevices(mark, device)
