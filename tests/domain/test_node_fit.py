@@ -502,6 +502,6 @@ _CARD = {"index": 0, "uuid": "GPU-0", "model": "V100", "memory_mib": 16160, "hea
 def test_an_annotation_of_cards_that_cannot_be_is_refused_in_few_words(cards: object) -> None:
     """The node is left out, and no other one suffers."""
     annotation = json.dumps({"mode": "cgpu", "unit_mib": 1024, "cards": cards})
-    with pytest.raises(StateError, match=r"^annotation of cards has") as raised:
+    with pytest.raises(StateError, match=r"^annotation of cards (has|is no JSON)") as raised:
         parse_offer("n1", annotation, {})
     assert len(str(raised.value)) < 300

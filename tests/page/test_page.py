@@ -301,6 +301,18 @@ async def test_names_are_input_and_never_become_markup(cluster: Cluster) -> None
         assert "&lt;img" in each
 
 
+async def test_text_that_nobody_can_write_takes_the_page_from_nobody(cluster: Cluster) -> None:
+    """Half of a character, by an escape of JSON inside an annotation: any tenant may write it."""
+    server, api = cluster
+    odd = {"gpu-device-plugin/devices": json.dumps({"0": ["\ud800"]})}
+    made = pod("half", on="gpu-006", annotations=odd)
+    made["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    add_pod(server, made)
+    async with served(api) as url:
+        assert "half" in await text_of(f"{url}/pod/ns/half")
+        assert "gpu-006" in await text_of(url)
+
+
 async def test_a_reader_gets_the_nodes_that_have_changed_and_no_others(cluster: Cluster) -> None:
     server, api = cluster
     async with served(api) as url, reading(url) as reader:

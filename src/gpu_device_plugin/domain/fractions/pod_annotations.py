@@ -3,7 +3,6 @@
 Amounts only: unit ids are the node's own.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -33,7 +32,7 @@ from gpu_device_plugin.domain.grants.init_containers import (
     demands_ahead,
     one_copy,
 )
-from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, compact
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, compact, parse_json
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
@@ -363,7 +362,7 @@ def _amounts(text: str) -> Mapping[int, Mapping[CardIndex, int]] | None:
     if len(text) > MOST_ON_A_POD:
         return None
     try:
-        plain: object = json.loads(text)
+        plain: object = parse_json(text)
     except (ValueError, RecursionError):  # deep nesting is nonsense too, and anybody can write it
         return None
     if not isinstance(plain, dict):

@@ -272,7 +272,7 @@ def _offer_object(text: str) -> Mapping[str, object]:
             f"annotation of cards has {len(text)} characters, at most {MOST_ON_A_NODE} are read"
         )
     try:
-        plain: object = json.loads(text)
+        plain: object = parse_json(text)
     except (ValueError, RecursionError) as error:
         raise StateError(f"annotation of cards is no JSON: {error}") from error
     if not isinstance(plain, dict):
@@ -371,10 +371,18 @@ def holds_by_claims(text: str) -> bool:
     )
 
 
+def parse_json(text: str) -> object:
+    """What a JSON text says; ValueError where it is none, or has half of a character, which nobody can write."""
+    plain: object = json.loads(text)
+    if "\\u" in text:
+        json.dumps(plain, ensure_ascii=False).encode()
+    return plain
+
+
 def json_object(text: str, most_characters: int = sys.maxsize) -> Mapping[str, object]:
     """What a JSON object says; empty where it is none, or longer."""
     try:
-        plain: object = json.loads(text) if len(text) <= most_characters else None
+        plain: object = parse_json(text) if len(text) <= most_characters else None
     except (ValueError, RecursionError):
         return {}
     return plain if isinstance(plain, dict) else {}
