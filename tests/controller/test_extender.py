@@ -619,6 +619,6 @@ async def test_an_amount_without_end_is_answered_with_an_error(tmp_path: Path) -
         filtered = await found.filter(odd, "n1")
         status, text = await found.call("prioritize", {"Pod": odd, "NodeNames": ["n1"]})
 
-    assert "larger than a Kubernetes quantity" in filtered["Error"]
+    assert "longer than a quantity that is read" in filtered["Error"]
     assert status == 400
-    assert "larger than a Kubernetes quantity" in text
+    assert "longer than a quantity that is read" in text

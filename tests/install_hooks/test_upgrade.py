@@ -8,7 +8,13 @@ import pytest
 from tools.harness.api_server import StandInApiServer, running
 from tools.harness.objects import claiming
 
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
+from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
+from gpu_device_plugin.domain.grants.holdings_annotation import (
+    HOLDINGS_ANNOTATION,
+    Holding,
+    holdings_annotation,
+)
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import ConfigError
@@ -41,11 +47,14 @@ async def node(
     await server.put("/apis/apps/v1/namespaces/gpu/daemonsets/agents", daemonset)
 
 
-async def pod(server: StandInApiServer, name: str, at: str, mem: int = 2, **status: Any) -> None:
+async def pod(
+    server: StandInApiServer, name: str, at: str, mem: int | str = 2, **status: Any
+) -> None:
     """A pod with so many units of memory."""
     limits = {"aliyun.com/gpu-mem": str(mem)} if mem else {"cpu": "1500m"}
     spec = {"nodeName": at, "containers": [{"name": "main", "resources": {"limits": limits}}]}
-    made = {"metadata": {"namespace": "default", "name": name}, "spec": spec, "status": status}
+    metadata = {"namespace": "default", "name": name, "uid": f"uid-{name}"}
+    made = {"metadata": metadata, "spec": spec, "status": status}
     await server.put(f"/api/v1/namespaces/default/pods/{name}", made)
 
 
@@ -79,6 +88,24 @@ async def test_another_unit_is_refused_while_pods_hold_slices_and_lists_them() -
         assert "node a counts in 128MiB, not GiB: default/binpack-0, default/binpack-1" in text
         assert "node b" not in text
         assert "web" not in text
+
+
+@pytest.mark.parametrize("amount", ["10E", "2e0000", "1" * 5000])
+async def test_a_pod_that_cannot_be_read_stops_no_upgrade(amount: str) -> None:
+    """Any tenant may create one. What the kubelet counts as nothing holds nothing; else its node's agent says it."""
+    async with running() as (server, api):
+        await settings(server, "share")
+        await node(server, "a", "share", 128)
+        await pod(server, "odd", "a", mem=amount)
+        fleet = Fleet(api, "gpu", "agents")
+        if amount != "2e0000":
+            assert await check_upgrade(fleet, SHARE, GIB) == 1
+        made = server.objects["/api/v1/nodes/a"]
+        held = {"uid-odd": Holding({"GPU-0": UnitsAndPercent(Units(2), 0)})}
+        made["metadata"]["annotations"][HOLDINGS_ANNOTATION] = holdings_annotation(held)
+        await server.put("/api/v1/nodes/a", made)
+        if amount != "10E":
+            assert "default/odd" in await refusal(server, api, SHARE, GIB)
 
 
 async def test_the_same_unit_and_mode_are_no_obstacle() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION, parse_holdings
 from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
     counted_unit_mib,
@@ -62,8 +63,9 @@ async def check_upgrade(
     installation = await fleet.installation()
     agents = await fleet.agents(installation) if installation else {}
     before = mode_in(await fleet.settings_text())
-    pods = [(node, pod) async for node, pod in fleet.requests() if _holds(pod)]
     every = await fleet.nodes()
+    told = {node.metadata.name: node.annotations.get(HOLDINGS_ANNOTATION, "") for node in every}
+    pods = [(node, pod) async for node, pod in fleet.requests() if _holds(pod, told.get(node, ""))]
     if not has_claims:
         _check_no_claims([node for node in every if node.metadata.name in agents])
     holders = holders_by_node([(node, pod.ref) for node, pod in pods])
@@ -99,10 +101,13 @@ def _cards(node: Node) -> str:
     return node.annotations.get(CARDS_ANNOTATION, "")
 
 
-def _holds(pod: PodRequest) -> bool:
-    return not pod.is_finished and any(
-        container.amount(Resource.MEM) for container in pod.containers
-    )
+def _holds(pod: PodRequest, told: str) -> bool:
+    """Whether it has a slice; one that cannot be read, by what its node's agent says."""
+    if pod.is_finished:
+        return False
+    if not pod.containers:
+        return pod.ref.uid in parse_holdings(told, ())
+    return any(container.amount(Resource.MEM) for container in pod.containers)
 
 
 def _standing(node: Node, holders: tuple[PodRef, ...]) -> NodeStanding:

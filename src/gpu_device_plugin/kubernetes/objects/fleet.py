@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator, Mapping
 
 from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
-from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.client.listing import (
     check_answer,
@@ -73,7 +74,16 @@ class Fleet:
         return decode_answer(check_answer(answer, path), Node)
 
     async def requests(self) -> AsyncIterator[tuple[str, PodRequest]]:
-        """Node and request, by its limits, of every pod of the cluster that has a node."""
+        """Node and request, by its limits, of every pod of the cluster that has a node.
+
+        Of a pod that cannot be read only who it is: no tenant's text may keep the others from being read.
+        """
         async for pod in list_items(self.api, "/api/v1/pods", Pod):
             if pod.spec.node_name:
-                yield pod.spec.node_name, pod_request(pod)
+                meta = pod.metadata
+                try:
+                    found = pod_request(pod)
+                except ClusterError:
+                    ref = PodRef(meta.namespace, meta.name, meta.uid)
+                    found = PodRequest(ref, (), is_finished=pod.status.is_over)
+                yield pod.spec.node_name, found
