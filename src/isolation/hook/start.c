@@ -81,18 +81,20 @@ static bool leads_past_us(void *(*look)(void *, const char *))
 /* The first in front of us that leaves us no place; NULL: none. */
 static const struct link_map *in_front(void)
 {
-	const struct link_map *first = _r_debug.r_map, *map = first;
+	const struct link_map *first = _r_debug.r_map, *map;
 	void *found = first ? libc_symbols_after(first, "dlsym") : NULL;
+	struct link_map *owner = NULL;
 	Dl_info object;
 
 	/* The program itself is always first; its dependencies come after us. */
-	for (map = map ? map->l_next : NULL; map && map->l_ld != _DYNAMIC; map = map->l_next)
+	for (map = first ? first->l_next : NULL; map && map->l_ld != _DYNAMIC; map = map->l_next)
 		if (object_is_c_library(map) || object_is_driver(map))
 			return map;
-	if (!map || !found || found == (void *)dlsym || !slice_is_meant() ||
+	if (!map || !found || !dladdr1(found, &object, (void **)&owner, RTLD_DL_LINKMAP) ||
+	    owner->l_ld == _DYNAMIC || !slice_is_meant() ||
 	    !leads_past_us((void *(*)(void *, const char *))found))
 		return NULL;
-	return dladdr1(found, &object, (void **)&map, RTLD_DL_LINKMAP) ? map : first;
+	return owner;
 }
 
 /* The loader calls it once, before main. In all ordinary processes it reads a list and returns. */
