@@ -4,7 +4,9 @@ from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, So
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.grant import Grant, Holder
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
+from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import Witnesses
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
@@ -32,7 +34,8 @@ class Node:
             self.fetch,
             lambda listed, specs: Witnesses(KubeletSnapshot(listed, ()), specs),
         )
-        self.caller_lookup = CallerLookup(sources, LiveLedger())
+        self.live = LiveLedger()
+        self.caller_lookup = CallerLookup(sources, self.live)
 
     async def list_pods(self) -> list[ListedPod]:
         """PodResources List."""
@@ -105,3 +108,28 @@ async def test_a_pod_made_again_under_a_name_that_was_seen_is_known_before_the_w
     node.watched.clear()
 
     assert (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller.pod == POD
+
+
+async def test_a_pod_made_again_with_other_containers_is_known_while_the_watch_is_behind() -> None:
+    """For all of its calls: the watch still has the old one, whose grants end with the first call."""
+    node = Node()
+    old = PodRef("default", "late", "uid-0")
+    other = ContainerRequest("other", ContainerKind.APP, 0, {Resource.CORE: 7})
+    node.watched[POD.key] = PodRequest(old, (other,))
+    grant = Grant("s0", Holder(old, "other"), {Resource.CORE: ("c00",)})
+    node.live.ledger = Ledger({"s0": grant})
+    first = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller
+    node.live.ledger = Ledger({})
+    node.holds(CORE="gpu-0-core-0")
+    second = (await node.caller_lookup.identify(Call(Resource.MEM, 1), first)).caller
+
+    assert (first.pod, second.pod, second.container) == (POD, POD, MAIN)
+    assert node.caller_lookup.specs()[POD.key] == TEXT
+
+    early = PodRequest(PodRef("default", "early", "uid-2"), (MAIN,))
+    node.watched[early.ref.key] = early
+    node.listed = ListedPod(early.ref)  # and the new one is gone, too, before the watch tells it
+    for _ in range(2):
+        await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+
+    assert node.caller_lookup.specs() == {early.ref.key: early}

@@ -14,7 +14,7 @@ from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import Witnesses
-from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef, PodRequest
+from gpu_device_plugin.domain.node.pods import ContainerKind, ListedPod, PodKey, PodRef, PodRequest
 from gpu_device_plugin.domain.scheme_registry import EVERYTHING, Scope
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
@@ -52,6 +52,9 @@ class CallerLookup:
         self._live = live
         self._seen: frozenset[PodKey] = frozenset()
         self._fetched: Specs = {}
+        self._replaced: frozenset[str] = (
+            frozenset()
+        )  # uids that the watch still has for their names
         self._over: frozenset[str] = frozenset()
         self.left_running: frozenset[str] = frozenset()
         """Pods that were gone at the last call, but for a process."""
@@ -73,7 +76,13 @@ class CallerLookup:
         None at all where the watch has nothing: then a pod that is missing here may well be there.
         """
         watched = self.sources.specs()
-        return {**self._fetched, **watched} if watched else watched
+        return {**self._fetched, **self._current(watched)} if watched else watched
+
+    def _current(self, watched: Specs) -> Specs:
+        """Those of the watch but for pods that were replaced under their names, as a GET has told."""
+        if not self._replaced:
+            return watched
+        return {key: spec for key, spec in watched.items() if spec.ref.uid not in self._replaced}
 
     async def identify(
         self,
@@ -120,12 +129,17 @@ class CallerLookup:
         what was fetched is kept until the watch has it.
         """
         watched = self.sources.specs()
-        specs = {**self._fetched, **watched}
+        specs = {**self._fetched, **self._current(watched)}
         # Nearly all hold what is asked for, and are known.
         asking = [e for e in listed if call.resource not in e.resources or e.pod.key not in specs]
         wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
         specs.update((spec.ref.key, spec) for spec in await self._fetch(wanted))
-        there = {entry.pod.key for entry in listed} - watched.keys()
+        self._replaced = frozenset(
+            spec.ref.uid
+            for key, spec in watched.items()
+            if spec.ref.uid and (key not in specs or specs[key].ref.uid not in {"", spec.ref.uid})
+        )
+        there = {entry.pod.key for entry in listed} - self._current(watched).keys()
         self._fetched = {key: specs[key] for key in there & specs.keys()}
         return specs
 
@@ -135,7 +149,7 @@ class CallerLookup:
             # The watch leaves finished pods out, and kubelets before 1.34 list them.
             return bool(specs and known is None and self._live.ledger.of_pod(entry.pod))
         # Also where a pod of this name was seen: it may have been made again since.
-        return known is None or self._is_stale(known, call.resource, entry)
+        return known is None or self._is_stale(known, call.resource)
 
     async def _fetch(self, pods: Sequence[PodRef]) -> Iterable[PodRequest]:
         """All at once: the call as a whole has to be answered within seconds."""
@@ -154,10 +168,14 @@ class CallerLookup:
             _log.warning("pod specs cannot be fetched", pods=asked, error=str(errors[0]))
         return filter(None, found)
 
-    def _is_stale(self, known: PodRequest, resource: str, entry: ListedPod) -> bool:
-        """A pod of the same name came after it: that uid has grants, this one holds nothing."""
+    def _is_stale(self, known: PodRequest, resource: str) -> bool:
+        """A pod of the same name came after it: that uid has grants, this one holds nothing.
+
+        It may have other containers. What ordinary init containers hold List does not show.
+        """
+        init = ContainerKind.INIT
         grants = self._live.ledger.of_pod(known.ref)
-        return any(grant.ids(resource) and grant.container in entry.held for grant in grants)
+        return any(grant.ids(resource) and grant.holder.kind is not init for grant in grants)
 
 
 def _held(caller: Caller, listed: Iterable[ListedPod]) -> frozenset[str]:
