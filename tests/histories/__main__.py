@@ -14,7 +14,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.histories.history import Outcome, made, play, shortened
+from tests.histories.explored import Explored
+from tests.histories.history import Outcome, play, shortened
+from tests.histories.making import made
 from tests.histories.steps import Step
 
 _A_BATCH = 10
@@ -37,33 +39,36 @@ def main() -> int:
     seeds = range(chosen.seed, chosen.seed + chosen.count)
     if chosen.story:
         _tell("\n".join(play(made(seeds[-1]), seeds[-1]).story))
-    failed = _first_failure(seeds, min(chosen.jobs, chosen.count))
-    if failed is None:
-        return 0
-    _explain(failed)
-    return 1
+    explored, failed = _play(seeds, min(chosen.jobs, chosen.count))
+    if failed is not None:
+        _explain(failed)
+        return 1
+    _tell("\n".join(explored.story()))
+    if lacking := tuple(explored.too_little(len(seeds))):
+        _tell("explored too little of: " + "; ".join(lacking))
+    _tell(explored.line(len(seeds)))
+    return 1 if lacking else 0
 
 
-def _first_failure(seeds: Sequence[int], jobs: int) -> int | None:
-    """The first seed that fails, in the order in which they are played."""
-    began, virtual_seconds, uncapped_seconds = time.monotonic(), 0.0, 0.0
+def _play(seeds: Sequence[int], jobs: int) -> tuple[Explored, int | None]:
+    """What was explored, and the first seed that fails, in the order in which they are played."""
+    began, explored, uncapped_seconds = time.monotonic(), Explored(), 0.0
     with multiprocessing.get_context("fork").Pool(
         jobs, maxtasksperchild=_BATCHES_A_PROCESS
     ) as pool:
         played = pool.imap_unordered(_played, seeds, chunksize=min(_A_BATCH, len(seeds)))
         for number, (seed, outcome) in enumerate(played, 1):
-            virtual_seconds += outcome.virtual_seconds
+            explored.update(outcome.explored)
             uncapped_seconds += outcome.uncapped_seconds
             if outcome.violation:
-                return seed
+                return explored, seed
             if number % _TOLD_EVERY == 0 or number == len(seeds):
                 seconds = time.monotonic() - began
                 _tell(
-                    f"{number} histories, {virtual_seconds / 3600:.0f} virtual hours, "
-                    f"{uncapped_seconds:.0f} s of containers that had lost their limit, in "
-                    f"{seconds:.0f} s: {number / seconds:.1f} a second"
+                    f"{number} histories in {seconds:.0f} s, {number / seconds:.1f} a second; "
+                    f"{uncapped_seconds:.0f} s of containers that had lost their limit"
                 )
-    return None
+    return explored, None
 
 
 def _played(seed: int) -> tuple[int, Outcome]:

@@ -30,6 +30,7 @@ class Process:
         on_death: Called once when it has died: what the kernel does for its peers.
         signals: Handlers it has asked for, by number.
         serve: Makes the protocol of a connection to its unix socket.
+        serve_web: The same of its TCP port.
         futures: What it does or waits for, its tasks among them.
     """
 
@@ -40,6 +41,7 @@ class Process:
         self.on_death: list[Callable[[], object]] = []
         self.signals: dict[int, Callable[[], None]] = {}
         self.serve: Callable[[], Any] | None = None
+        self.serve_web: Callable[[], Any] | None = None
         self.futures: WeakSet[asyncio.Future[Any]] = WeakSet()
         self._dead: list[asyncio.Future[Any]] = []
 
@@ -53,6 +55,18 @@ class Process:
             async with asyncio.timeout(10.0):
                 await peer.closed.wait()
         return bytes(peer.said)
+
+    async def page(self, path: str) -> str:
+        """What it answers to a GET on its TCP port; nothing where it does not listen."""
+        if self.serve_web is None or not self.is_alive:
+            return ""
+        peer, protocol = _Peer(self), self.serve_web()
+        asked = f"GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n".encode()
+        in_process(self, lambda: peer.send(protocol, asked))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10.0):
+                await peer.closed.wait()
+        return peer.said.partition(b"\r\n\r\n")[2].decode()
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -153,8 +167,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         assert self.spawn is not None
         return await self.spawn(*arguments, **options)
 
-    async def create_server(self, *_: Any, **__: Any) -> "Listener":  # type: ignore[override]
-        """A TCP port that nobody connects to."""
+    async def create_server(self, factory: Any, *_: Any, **__: Any) -> "Listener":  # type: ignore[override]
+        """A TCP port; see `Process.page`."""
+        process = PROCESS.get()
+        assert process is not None
+        process.serve_web = factory
         return Listener(None)
 
     async def create_unix_server(self, factory: Any, path: Any, **_: Any) -> "Listener":  # type: ignore[override]
@@ -257,12 +274,22 @@ class _Peer(_Connection):
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
+        self._protocol: Any = None
         self.said = bytearray()
 
     async def send(self, protocol: Any, line: bytes) -> None:
         """Connect, and say one line."""
+        self._protocol = protocol
         protocol.connection_made(self)
-        protocol.data_received(line)
+        self._protocol.data_received(line)
+
+    def set_protocol(self, protocol: Any) -> None:
+        """Who takes what is said from now on."""
+        self._protocol = protocol
+
+    def get_write_buffer_size(self) -> int:
+        """Everything is read at once."""
+        return 0
 
     def write(self, data: Any) -> None:
         self.said += data

@@ -52,6 +52,9 @@ class Machine:
         boot: Counts boots.
         booted_at: When the last one was, by the loop's clock.
         story: What happened, with virtual times.
+        wall_ahead: By how much the wall clock was set, in seconds.
+        kept_files: Descriptors of containers' processes, which the agent's end does not close.
+        on_log: Is told every line that a program logs.
     """
 
     def __init__(self, seed: int) -> None:
@@ -66,6 +69,9 @@ class Machine:
         self.boot = 1
         self.booted_at = 0.0
         self.story: list[str] = []
+        self.wall_ahead = 0.0
+        self.kept_files: set[int] = set()
+        self.on_log: Callable[[MutableMapping[str, Any]], None] = lambda _: None
         self._children: dict[int, Callable[[], None]] = {}
         self._next_pid = _FIRST_PID
 
@@ -73,7 +79,7 @@ class Machine:
 
     def wall(self) -> float:
         """Seconds since 1970."""
-        return _EPOCH + self.loop.now
+        return _EPOCH + self.loop.now + self.wall_ahead
 
     def tell(self, text: str) -> None:
         """Add a line to the story."""
@@ -111,7 +117,8 @@ class Machine:
         """What the kernel does for a process that has died: its files are closed, its locks gone."""
         for entry in os.scandir("/proc/self/fd"):
             with contextlib.suppress(OSError):
-                if Path(entry.path).readlink().is_relative_to(self.root):
+                is_its = int(entry.name) not in self.kept_files
+                if is_its and Path(entry.path).readlink().is_relative_to(self.root):
                     os.close(int(entry.name))
 
     # -- the edge of this Python process
@@ -178,6 +185,7 @@ class Machine:
 
     def _log(self, _logger: Any, level: str, event: MutableMapping[str, Any]) -> str:
         process = PROCESS.get()
+        self.on_log(event)
         words = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
         self.tell(f"    {process.name if process else 'world'} {level}: {event['event']} {words}")
         raise structlog.DropEvent
@@ -186,5 +194,6 @@ class Machine:
         """Nobody runs any more; what is left of them must not touch files that are not theirs."""
         with mock.patch.object(os, "close"):
             self.loop.discard()
+        self.kept_files.clear()
         self.close_files()
         shutil.rmtree(self.root, ignore_errors=True)

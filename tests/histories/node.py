@@ -6,16 +6,29 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.histories.api import Api, Session
-from tests.histories.driver import Driver, SimulatedCard, spawner
+from tests.histories.driver import Driver, SimulatedCard
 from tests.histories.driver_limits import DriverLimits
+from tests.histories.explored import Explored
 from tests.histories.loop import Process, in_process
 from tests.histories.machine import Machine
+from tests.histories.nvml_child import spawner
 from tests.histories.pods import NODE, Pods
-from tests.histories.shapes import CORE, FIT_WITH_COMPUTE, FIT_WITHOUT_COMPUTE, MEM
+from tests.histories.refusals import Refusals
+from tests.histories.shapes import (
+    CORE,
+    FIT_WITH_COMPUTE,
+    FIT_WITHOUT_COMPUTE,
+    GPU,
+    INSTANCE,
+    MEM,
+    OF_MIG,
+    OF_NVIDIA,
+)
 from tools.harness.kubelet import StandInKubelet
 from tools.harness.kubelet_registry import CHECKPOINT_NAME
 from tools.harness.rig import put_library
@@ -23,12 +36,50 @@ from tools.harness.rig import put_library
 from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.settings.agent_settings import Settings
+from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
 
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 MODE_LABEL = "ack.node.gpu.schedule"
 _SETTLE_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Past:
+    """What has happened to a node, as far as its judges need it.
+
+    Attributes:
+        read_grants: What was read last from the disk, and of which files.
+        read_numbers: The same of the cards' numbers.
+        offered: What the kubelet may give by device, and by which lists.
+        page: The agent's metrics, as read last.
+        units: Every memory unit that the settings have named.
+        modes: Every mode that the node's label has named.
+        configurations: Every good one that NVIDIA's file has had, the latest last.
+        shapes: Of each pod, by uid.
+        damaged_at: When the state directory was damaged last, in loop time; None: it was not.
+        was_damaged: Whether the grants ever were.
+        bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
+        failed_at: When NVML was last seen to fail for a card, by UUID.
+    """
+
+    read_grants: tuple[object, tuple[Grant, ...]] = (None, ())
+    read_numbers: tuple[object, dict[str, int]] = field(default_factory=lambda: (None, {}))
+    offered: tuple[tuple[frozenset[str], ...], dict[str, list[str]]] = field(
+        default_factory=lambda: ((), {})
+    )
+    page: str = ""
+    units: set[MemoryUnit] = field(default_factory=lambda: {MemoryUnit.GIB})
+    modes: set[str] = field(default_factory=lambda: {"core_mem"})
+    configurations: list[str] = field(default_factory=list)
+    shapes: dict[str, str] = field(default_factory=dict)
+    damaged_at: float | None = None
+    was_damaged: bool = False
+    bad_since: dict[str, float] = field(default_factory=dict)
+    failed_at: dict[str, float] = field(default_factory=dict)
 
 
 class Node:
@@ -37,49 +88,38 @@ class Node:
     Attributes:
         settings: What the agent's next start is given beside the usual.
         agent: The agent that runs now; None between two of them.
+        agent_ended_at: When an agent last ended, or was asked to.
+        agent_back_at: Before that no agent is started.
         crashes: How agents ended that nobody had ended.
-        read_grants: What the model read last from the disk, and of which files.
-        read_numbers: The same of the cards' numbers.
-        units: Every memory unit that the settings have named.
-        modes: Every mode that the node's label has named.
-        damaged_at: When the state directory was damaged last, in loop time; None: it was not.
-        was_damaged: Whether the grants ever were.
-        bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
-        failed_at: When NVML was last seen to fail for a card, by UUID.
+        past: What its judges need of what was.
+        explored: What this history has explored.
+        refusals: Their judge.
+        schemes: As an agent has them that begins, to read its grants.
     """
 
     def __init__(self, machine: Machine, cards: int = 2) -> None:
         self.machine = machine
-        root = machine.root
         self.api = Api(machine.chance)
-        self.driver = Driver(
-            [SimulatedCard(f"GPU-{i:08x}-0000-0000-0000-000000000000") for i in range(cards)]
-        )
+        uuids = [f"GPU-{i:08x}-0000-0000-0000-000000000000" for i in range(cards)]
+        self.driver = Driver([SimulatedCard(uuid) for uuid in uuids])
         self.kubelet = StandInKubelet(
-            root / "k", seed=machine.chance.getrandbits(32), clock=machine.loop.time
+            machine.root / "k", seed=machine.chance.getrandbits(32), clock=machine.loop.time
         )
+        self.kubelet.has_pods_api = machine.chance.random() < 0.5  # 1.37 and later
         self.pods = Pods(machine, self.api, self.kubelet)
+        self.limits = DriverLimits(machine, self.driver, self.pods)
         self.settings: dict[str, Any] = {}
         self.agent: Process | None = None
-        self.agent_since = 0.0
+        self.agent_since = self.agent_ended_at = self.agent_back_at = 0.0
         self.crashes: list[str] = []
-        self.damaged_at: float | None = None
-        self.was_damaged = False
-        self.modes = {"core_mem"}
-        self.units = {MemoryUnit.GIB}
-        self.read_numbers: tuple[object, dict[str, int]] = (None, {})
-        self.read_grants: tuple[object, tuple[Grant, ...]] = (None, ())
         self.disturbed_until = 0.0
-        self.bad_since: dict[str, float] = {}
-        self.failed_at: dict[str, float] = {}
+        self.past, self.explored, self.refusals = Past(), Explored(), Refusals(self)
+        configuration = nvidia_configuration(self.paths())
+        self.schemes = Schemes(*default_schemes(lambda: configuration))
         self._troubles: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
-        self.pods.is_disturbed = self.is_disturbed
-        self.pods.agent_name = lambda: self.agent.name if self.agent else ""
-        self.pods.is_sound = lambda: [
-            card.is_sound and self.driver.answers for card in self.driver.cards
-        ]
-        self.limits = DriverLimits(machine, self.driver, self.pods)
         self._agents: list[Process] = []
+        self.pods.on_rejected, machine.on_log = self.refusals.note, self.refusals.heard
+        self.pods.agent_name = lambda: self.agent.name if self.agent else ""
 
     def paths(self) -> Settings:
         """What the agent is started with."""
@@ -112,7 +152,7 @@ class Node:
     async def _supervise(self) -> None:
         """As the kubelet does for a DaemonSet's pod."""
         while True:
-            while not self.pods.is_kubelet_up:
+            while not self.pods.is_kubelet_up or self.machine.loop.now < self.agent_back_at:
                 await asyncio.sleep(0.2)
             await self._run_agent()
             await asyncio.sleep(self.machine.chance.uniform(0.5, 2.0))
@@ -130,6 +170,7 @@ class Node:
         task.add_done_callback(lambda _: _set(over))
         await over
         self.agent = None
+        self.agent_ended_at = self.machine.loop.now
         self.machine.arm("")
         self.disturb(5.0)
         if process.is_alive:
@@ -159,16 +200,24 @@ class Node:
         return self.agent is None or self.machine.loop.now < self.disturbed_until
 
     def trouble(
-        self, name: str, seconds: float, begin: Callable[[], None], end: Callable[[], None]
+        self,
+        name: str,
+        seconds: float,
+        begin: Callable[[], None],
+        end: Callable[[], None],
+        *,
+        is_for_all: bool = True,
     ) -> None:
-        """Something is wrong for so long; what is wrong already stays so for longer."""
+        """Something is wrong for so long, with more than one card; what is wrong already stays so for longer."""
         loop = self.machine.loop
         if name in self._troubles:
             self._troubles.pop(name)[1].cancel()
         else:
+            self.explored[f"troubles: {_without_uuid(name)}"] += 1
             begin()
         self._troubles[name] = end, loop.call_later(seconds, self._over, name)
-        self.disturb(seconds)
+        if is_for_all:
+            self.disturb(seconds)
 
     def _over(self, name: str) -> None:
         end, timer = self._troubles.pop(name)
@@ -188,13 +237,14 @@ class Node:
     def stop_agent(self) -> None:
         """SIGTERM."""
         agent = self.agent
+        self.agent_ended_at = self.machine.loop.now
         if agent is not None and agent.is_alive and signal.SIGTERM in agent.signals:
             in_process(agent, lambda: _call(agent.signals[signal.SIGTERM]))
 
     async def restart_kubelet(
         self, away_seconds: float, late_seconds: float, *, forgets: bool, has_get: bool
     ) -> None:
-        """The kubelet ends and comes back; its pods are listed some time later."""
+        """The kubelet ends and comes back; its pods are added some time later, one by one."""
         self.disturb(away_seconds + late_seconds)
         if forgets:
             self.pods.forgetful_until = self.machine.loop.now + away_seconds + 30.0
@@ -205,11 +255,9 @@ class Node:
             (self.kubelet.plugin_dir / CHECKPOINT_NAME).unlink(missing_ok=True)
             for life in self.pods.lives.values():
                 life.is_forgotten = True
-        self.kubelet.sources_ready = False
+        self.kubelet.forget_pods()
         await self.kubelet.start()
-        self.pods.readmit()
-        await asyncio.sleep(late_seconds)
-        self.kubelet.sources_ready = True
+        self.pods.readmit(late_seconds)
 
     def gives(self, shape: str) -> bool:
         """Whether a pod of that shape gets what it asks here, once a card has room for it.
@@ -217,17 +265,21 @@ class Node:
         A node that has had one mode and unit all the time is sure. Otherwise what is offered now
         shows the mode; memory alone may also be core_mem, whose compute the kubelet has not listed.
         """
-        if self.modes == {"core_mem"} and len(self.units) == 1:
+        if shape in {*OF_NVIDIA, *OF_MIG}:
+            return bool(self.kubelet.allocatable(GPU if shape in OF_NVIDIA else INSTANCE))
+        if self.past.modes == {"core_mem"} and len(self.past.units) == 1:
             return shape in FIT_WITH_COMPUTE
         mem, core = self.kubelet.allocatable(MEM), self.kubelet.allocatable(CORE)
         if mem and core:
             return shape in FIT_WITH_COMPUTE
-        return bool(mem) and "core_mem" not in self.modes and shape in FIT_WITHOUT_COMPUTE
+        return bool(mem) and "core_mem" not in self.past.modes and shape in FIT_WITHOUT_COMPUTE
 
     def calm(self) -> None:
         """Whatever was wrong is over."""
         for name in tuple(self._troubles):
             self._over(name)
+        self.agent_back_at = 0.0
+        self.pods.end_forced()
         self.machine.arm("")
 
     async def reboot(self, seconds: float) -> None:
@@ -245,12 +297,23 @@ class Node:
         machine.boot += 1
         machine.booted_at = machine.loop.now
         self.limits.boot()
+        self.kubelet.forget_pods()
         await self.kubelet.start()
-        self.pods.readmit()
+        self.pods.readmit(machine.chance.choice((0.0, 5.0, 20.0)))
+
+    @property
+    def unit(self) -> MemoryUnit:
+        """The memory unit in which the node offers now."""
+        told = self.api.objects[NODE_PATH]["metadata"].get("annotations", {}).get(CARDS_ANNOTATION)
+        return MemoryUnit.of_mib(json.loads(told)["unit_mib"]) if told else MemoryUnit.GIB
 
     def file(self, name: str) -> Path:
         """A file of the state directory."""
         return self.machine.root / "state" / name
+
+
+def _without_uuid(name: str) -> str:
+    return " ".join(word for word in name.split() if not word.startswith("GPU-"))
 
 
 def _set(future: "asyncio.Future[None]") -> None:

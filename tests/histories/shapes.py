@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping
 
+from tests.histories.driver import PROFILE
 from tools.harness.kubelet_pods import StandInContainer, StandInPod
 
 from gpu_device_plugin.domain.node.pods import ContainerKind
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+GPU, INSTANCE = "nvidia.com/gpu", f"nvidia.com/mig-{PROFILE}"
+FRACTIONS, WHOLE = (MEM, CORE, COUNT), (GPU, INSTANCE)
 CARDS_LABEL = "aliyun.com/gpu-count"
+ALONE = {"ack.gpushare.placement": "require-whole-device"}
+_INIT, _SIDECAR = ContainerKind.INIT, ContainerKind.SIDECAR
 
 
 def _asks(
@@ -17,20 +22,34 @@ def _asks(
     return StandInContainer(name, {key: n for key, n in asked.items() if n}, kind)
 
 
+def _devices(name: str, resource: str, amount: int = 1) -> StandInContainer:
+    return StandInContainer(name, {resource: amount})
+
+
 _SHAPES: Mapping[str, tuple[StandInContainer, ...]] = {
     "small": (_asks("main", 1, 5),),
     "plain": (_asks("main", 2, 30),),
+    "quarter": (_asks("main", 3, 20),),
     "half": (_asks("main", 7, 50),),
     "whole": (_asks("main", 15, 100),),
+    "alone": (_asks("main", 4, 20),),
     "several": (_asks("one", 2, 20), _asks("two", 3, 10), _asks("none", 0, 0)),
-    "init": (_asks("prepare", 4, 20, ContainerKind.INIT), _asks("main", 4, 20)),
-    "bigger init": (
-        _asks("prepare", 6, 40, ContainerKind.INIT),
-        _asks("main", 2, 20),
-        _asks("two", 2, 10),
+    "init": (_asks("prepare", 4, 20, _INIT), _asks("main", 4, 20)),
+    "bigger init": (_asks("prepare", 6, 40, _INIT), _asks("main", 2, 20), _asks("two", 2, 10)),
+    "smaller init": (_asks("prepare", 1, 5, _INIT), _asks("main", 5, 25)),
+    "sidecar": (_asks("helper", 1, 10, _SIDECAR), _asks("main", 3, 20)),
+    "sidecar, init": (
+        _asks("helper", 3, 20, _SIDECAR),
+        _asks("prepare", 6, 30, _INIT),
+        _asks("main", 2, 10),
     ),
-    "smaller init": (_asks("prepare", 1, 5, ContainerKind.INIT), _asks("main", 5, 25)),
-    "sidecar": (_asks("helper", 1, 10, ContainerKind.SIDECAR), _asks("main", 3, 20)),
+    "init, sidecar": (
+        _asks("prepare", 3, 20, _INIT),
+        _asks("helper", 2, 10, _SIDECAR),
+        _asks("main", 2, 10),
+    ),
+    "static": (_asks("main", 2, 15),),
+    "static pair": (_asks("one", 1, 10), _asks("two", 2, 10)),
     "memory": (_asks("main", 3, 0),),
     "two cards": (_asks("main", 6, 0),),
     "nothing": (_asks("main", 0, 0),),
@@ -38,8 +57,19 @@ _SHAPES: Mapping[str, tuple[StandInContainer, ...]] = {
     "odd percentage": (_asks("main", 2, 7),),
     "compute only": (_asks("main", 0, 30),),
     "count": (_asks("main", 2, 30, count=1),),
+    "card": (_devices("main", GPU),),
+    "two whole cards": (_devices("main", GPU, 2),),
+    "card each": (_devices("one", GPU), _devices("two", GPU)),
+    "instance": (_devices("main", INSTANCE),),
+    "two instances": (_devices("main", INSTANCE, 2),),
 }
-SHAPES = tuple(_SHAPES)
+OF_NVIDIA = ("card", "card", "card each", "two whole cards")
+OF_MIG = ("instance", "instance", "two instances")
+SHAPES = tuple(name for name in _SHAPES if name not in {*OF_NVIDIA, *OF_MIG})
+WARM = ("small", "small", "plain", "quarter", "quarter", "several", "sidecar", "static")
+"""Those that a node has from the start: four of them fit one card."""
+TIGHT = ("half", "half", "quarter", "several", "sidecar, init", "bigger init", "alone")
+"""Those for which both cards together soon have room, and neither of them has."""
 FIT_WITHOUT_COMPUTE = frozenset({"memory", "two cards", "nothing"})
 """What modes cgpu and share give."""
 FIT_WITH_COMPUTE = frozenset(SHAPES) - {
@@ -51,9 +81,14 @@ FIT_WITH_COMPUTE = frozenset(SHAPES) - {
     "two cards",
 }
 """What mode core_mem gives."""
+_LABELS = {"two cards": {CARDS_LABEL: "2"}, "alone": ALONE}
 
 
 def pod_of(name: str, uid: str, shape: str) -> StandInPod:
     """A pod of that shape."""
-    labels = {CARDS_LABEL: "2"} if shape == "two cards" else {}
-    return StandInPod("default", name, uid, _SHAPES[shape], labels)
+    return StandInPod("default", name, uid, _SHAPES[shape], _LABELS.get(shape, {}))
+
+
+def is_static(shape: str) -> bool:
+    """Whether its file lies on the node."""
+    return shape.startswith("static")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.histories.node import Node
-from tests.histories.pods import Life
-from tests.histories.shapes import pod_of
+from tests.histories.pods import NODE, STATIC, Life
+from tests.histories.shapes import is_static, pod_of
 from tests.histories.troubles import TROUBLES
 
 from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
@@ -41,6 +41,9 @@ class Step:
     what: Mapping[str, Any] = field(default_factory=dict)
 
 
+_APART_SECONDS = 0.3
+QUIET = "quiet"
+"""In place of an action: whatever is wrong ends, and after a while everything is compared."""
 _SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "memory_unit": MemoryUnit,
     "placement": PlacementPolicy,
@@ -55,18 +58,22 @@ def take(node: Node, step: Step) -> None:
     """Let it happen."""
     words = " ".join(f"{key}={value}" for key, value in step.what.items())
     node.machine.tell(f"{step.do} {words}".rstrip())
+    node.explored[f"steps: {step.do}"] += 1
     ACTIONS[step.do](node, **step.what)
 
 
 # -- pods
 
 
-def create(node: Node, pod: int, shape: str) -> None:
-    """The scheduler binds a pod here; nothing while one of that name is there."""
-    name = f"p{pod}"
+def create(node: Node, pod: int, shape: str, *, is_new_name: bool = False) -> None:
+    """The scheduler binds a pod here; nothing while one of that number is there."""
     if _youngest(node, pod) is None:
-        uid = f"uid-{name}-{len(node.pods.lives)}"
+        born = len(node.pods.lives)
+        name = f"p{pod}-{born}" if is_new_name else f"p{pod}"
+        name = f"p{pod}-{NODE}" if is_static(shape) else name
+        uid = f"{STATIC if is_static(shape) else 'uid'}-{name}-{born}"
         life = node.pods.create(pod_of(name, uid, shape), never_fits=not node.gives(shape))
+        node.past.shapes[uid] = shape
         if life.is_forgotten:
             # It runs without units and may ask at a container's restart: until two passes have
             # listed it, an equal pod is refused rather than given what this one may be asking for.
@@ -76,21 +83,54 @@ def create(node: Node, pod: int, shape: str) -> None:
 def finish(node: Node, pod: int, phase: str) -> None:
     """Its containers end by themselves."""
     life = _youngest(node, pod)
-    if life is not None and life.phase == "Running":
+    if life is not None and life.phase == "Running" and not life.is_terminating:
         node.pods.end(life.pod.uid, phase)
 
 
-def delete(node: Node, pod: int) -> None:
-    """It is deleted."""
+def delete(node: Node, pod: int, grace: float = 0.0) -> None:
+    """It is deleted; its containers take so long to end."""
     life = _youngest(node, pod)
     if life is not None:
-        node.pods.end(life.pod.uid, "Gone")
+        node.pods.delete(life.pod.uid, grace)
 
 
-def replace(node: Node, pod: int, shape: str) -> None:
-    """It is deleted, and one of the same name comes at once, as of a StatefulSet."""
-    delete(node, pod)
-    create(node, pod, shape)
+def delete_by_force(node: Node, pod: int, seconds: float) -> None:
+    """It is deleted by force, and its containers run on for so long."""
+    life = _youngest(node, pod)
+    if life is not None:
+        node.pods.force(life.pod.uid, seconds)
+
+
+def replace(
+    node: Node, pod: int, shape: str, grace: float = 0.0, *, is_new_name: bool = False
+) -> None:
+    """It is deleted, and another one comes: of the same name as of a StatefulSet, of a new one as of a DaemonSet."""
+    delete(node, pod, grace)
+    _when_gone(node, [pod], lambda: create(node, pod, shape, is_new_name=is_new_name))
+
+
+def swap(node: Node, one: int, other: int, grace: float = 0.0, *, by_force: bool = False) -> None:
+    """Two pods of a StatefulSet come back, the second one first."""
+    lives = [_youngest(node, number) for number in (one, other)]
+    if one == other or None in lives:
+        return
+    shapes = {
+        n: node.past.shapes[life.pod.uid]
+        for n, life in zip((one, other), lives, strict=True)
+        if life
+    }
+    for number in shapes:
+        if by_force:
+            delete_by_force(node, number, grace)
+        else:
+            delete(node, number, grace)
+
+    def come_back() -> None:
+        create(node, other, shapes[other])
+        later = asyncio.get_running_loop().call_later
+        later(_APART_SECONDS, lambda: create(node, one, shapes[one]))
+
+    _when_gone(node, [one, other], come_back)
 
 
 def restart_container(node: Node, pod: int, container: int) -> None:
@@ -109,6 +149,12 @@ def kill_agent(node: Node, steps: int) -> None:
     node.kill_agent(steps)
 
 
+def agent_away(node: Node, seconds: float) -> None:
+    """It ends, and nobody starts it again for so long."""
+    node.agent_back_at = node.machine.loop.now + seconds
+    node.stop_agent()
+
+
 def stop_agent(node: Node) -> None:
     """SIGTERM, as for another version or another setting."""
     node.stop_agent()
@@ -117,8 +163,8 @@ def stop_agent(node: Node) -> None:
 def new_settings(node: Node, **settings: str) -> None:
     """The operator changes the DaemonSet; its pod is made again."""
     node.settings |= {key: _SETTINGS[key](value) for key, value in settings.items()}
-    node.units.add(node.settings.get("memory_unit", MemoryUnit.GIB))
-    node.modes.add(str(node.settings.get("mode", NodeMode.CORE_MEM)))
+    node.past.units.add(node.settings.get("memory_unit", MemoryUnit.GIB))
+    node.past.modes.add(str(node.settings.get("mode", NodeMode.CORE_MEM)))
     node.pods.may_be_asked_again()
     node.stop_agent()
 
@@ -163,17 +209,35 @@ def restart_kubelet(
 
 
 def _youngest(node: Node, pod: int) -> Life | None:
-    found = [life for life in node.pods.lives.values() if life.pod.name == f"p{pod}"]
+    lives = node.pods.lives.values()
+    found = [life for life in lives if life.pod.name.partition("-")[0] == f"p{pod}"]
     return found[-1] if found and found[-1].phase != "Gone" else None
+
+
+def _when_gone(node: Node, pods: list[int], then: Callable[[], None]) -> None:
+    """What a controller does when the last of them has gone."""
+
+    async def wait() -> None:
+        while any(_youngest(node, pod) for pod in pods):
+            await asyncio.sleep(0.3)
+        then()
+
+    if any(_youngest(node, pod) for pod in pods):
+        asyncio.get_running_loop().create_task(wait())
+    else:
+        then()
 
 
 _OF_PODS_AND_AGENT: tuple[Callable[..., None], ...] = (
     create,
     finish,
     delete,
+    delete_by_force,
     replace,
+    swap,
     restart_container,
     kill_agent,
+    agent_away,
     stop_agent,
     new_settings,
     release_after,

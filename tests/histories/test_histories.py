@@ -8,9 +8,11 @@ import shutil
 from collections.abc import Sequence
 
 import pytest
+from tests.histories import refusals
 from tests.histories import steps as actions
 from tests.histories.driver_limits import DriverLimits
-from tests.histories.history import made, play, shortened
+from tests.histories.history import play, shortened
+from tests.histories.making import made
 from tests.histories.node import Node
 from tests.histories.steps import Step
 
@@ -242,6 +244,14 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("state_damaged", 0.02, {"kind": "grants", "at": 0.888}),
         ),
     ),
+    "a pod comes back under its name with other containers while the watch is behind": (
+        0,
+        (
+            Step("create", 20.0, {"pod": 1, "shape": "sidecar"}),
+            Step("api_behind", 0.2, {"seconds": 20.0, "lag": 5.0}),
+            Step("replace", 8.0, {"pod": 1, "shape": "several"}),
+        ),
+    ),
 }
 
 
@@ -295,6 +305,44 @@ def test_the_model_notices_a_grant_that_is_lost(monkeypatch: pytest.MonkeyPatch)
     outcome = play((_ONE_POD[0], Step("forget")))
 
     assert "no grant says so" in outcome.violation
+
+
+def test_the_judge_notices_what_is_told_and_not_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for what is published: a card of another size, of which NVML tells nobody."""
+
+    def shrink(node: Node) -> None:
+        node.driver.cards[0].memory_mib //= 2
+
+    monkeypatch.setitem(actions.ACTIONS, "shrink", shrink)
+    outcome = play((Step("shrink"),))
+
+    assert "told a minute after everything was quiet: card 0" in outcome.violation
+
+
+def test_the_judge_notices_a_pod_that_fits_and_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both cards have a pod that is alone on its card, so the agent refuses; the judge is told that there is room."""
+    monkeypatch.setattr(refusals, "_fits", lambda *_: True)
+    alone = [Step("create", 2.0, {"pod": n, "shape": "alone"}) for n in range(2)]
+    outcome = play((*alone, Step("create", 2.0, {"pod": 2, "shape": "plain"})))
+
+    assert "p2 fits by the kubelet's own book, and it was refused (NoRoom)" in outcome.violation
+
+
+def test_pods_of_a_statefulset_come_back_with_their_names_swapped() -> None:
+    """On the other card, after their containers have ended; a forced one is forgotten before."""
+    outcome = play(
+        (
+            Step("create", 2.0, {"pod": 0, "shape": "whole"}),
+            Step("create", 8.0, {"pod": 1, "shape": "whole"}),
+            Step("swap", 8.0, {"one": 0, "other": 1, "grace": 3.0}),
+        )
+    )
+    given = [line for line in outcome.story if "granted pod" in line and "gpu-mem" in line]
+    cards = [line[-50:] for line in given]
+
+    assert len(cards) == 4
+    assert cards[:2] == cards[2:]
+    assert [line.partition("default/")[2][:2] for line in given] == ["p0", "p1", "p1", "p0"]
 
 
 def test_a_failing_history_is_made_as_short_as_it_can_be() -> None:

@@ -12,10 +12,23 @@ from tests.histories.driver import SimulatedCard
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 
 from gpu_device_plugin.domain.node.memory_enforcer import MEMORY_ENFORCER_LABEL
+from gpu_device_plugin.domain.node.modes import PLACEMENT_LABEL
+from gpu_device_plugin.domain.nvidia.configuration import MigStrategy
 
 _RESET_SECONDS = 6.0  # a card that is being reset does not answer, and a probe notices
 _CARD_SECONDS = 45.0  # until a card that is well again counts as well
 _LOST_SECONDS = _CARD_SECONDS + 75.0  # the same if NVML has to be opened again, ever more rarely
+
+CONFIGURATIONS = {
+    "whole": "version: v1\n",
+    **{
+        f"x{replicas}": "version: v1\nsharing:\n  timeSlicing:\n    resources:\n"
+        f"    - {{name: nvidia.com/gpu, replicas: {replicas}}}\n"
+        for replicas in (2, 4)
+    },
+    "bad": "version: v1\nsharing: [\n",
+}
+"""NVIDIA's file, by a name for it."""
 
 # -- the API server
 
@@ -146,6 +159,25 @@ def card_to_mig(node: Node, card: int, seconds: float) -> None:
     node.disturb(seconds + _RESET_SECONDS + _LOST_SECONDS)
 
 
+def card_slow(node: Node, card: int, seconds: float, call: float) -> None:
+    """Each call that needs it takes as long as the driver waits for a card's firmware."""
+    chosen = _card(node, card)
+
+    def set_to(value: float) -> None:
+        chosen.call_seconds = value
+
+    name = f"card {chosen.uuid[:12]} slow"
+    node.trouble(name, seconds, lambda: set_to(call), lambda: set_to(0.0), is_for_all=False)
+
+
+def card_cut(node: Node, card: int, instances: int) -> None:
+    """Somebody in MIG mode cuts it into so many instances, or takes it out of MIG mode (0)."""
+    chosen = _card(node, card)
+    if not chosen.error and chosen.is_there:
+        chosen.is_mig, chosen.instances = instances > 0, instances
+        node.disturb(_LOST_SECONDS)
+
+
 def driver_hangs(node: Node, seconds: float) -> None:
     """Every call into it blocks."""
 
@@ -237,8 +269,8 @@ def state_damaged(node: Node, kind: str, at: float) -> None:
             content = bytearray(path.read_bytes())
             content[int(at * (len(content) - 1))] ^= 0x55
             path.write_bytes(content)
-            node.damaged_at = node.machine.loop.now
-            node.was_damaged |= kind == "grants"
+            node.past.damaged_at = node.machine.loop.now
+            node.past.was_damaged |= kind == "grants"
     node.kill_agent()
 
 
@@ -295,13 +327,44 @@ def reboot(node: Node, seconds: float) -> None:
         asyncio.get_running_loop().create_task(node.reboot(seconds))
 
 
+def nvidia(node: Node) -> None:
+    """The operator gives the agent a configuration file of NVIDIA's."""
+    node.settings |= {
+        "config_file": str(node.machine.root / "nvidia.yaml"),
+        "mig_strategy": MigStrategy.MIXED,
+    }
+    configure(node, "whole")
+    node.stop_agent()
+
+
+def configure(node: Node, name: str) -> None:
+    """The file changes, if there is one; a bad one leaves the one before in force."""
+    if "config_file" not in node.settings:
+        return
+    path = node.machine.root / "nvidia.yaml"
+    path.write_text(CONFIGURATIONS[name], "utf-8")
+    os.utime(path, ns=(int(node.machine.wall() * 1e9),) * 2)
+    if name != "bad":
+        node.past.configurations.append(name)
+
+
+def clock_jumps(node: Node, seconds: float) -> None:
+    """Somebody sets the wall clock."""
+    node.machine.wall_ahead += seconds
+
+
 def label(node: Node, mode: str) -> None:
     """Somebody labels the node; empty takes the label away."""
     labels = {MODE_LABEL: mode or None}
-    node.modes |= {mode} & {"core_mem", "cgpu", "share", "disabled"}
+    node.past.modes |= {mode} & {"core_mem", "cgpu", "share", "disabled", "default"}
     node.api.patch(NODE_PATH, {"metadata": {"labels": labels}})
     node.pods.may_be_asked_again()
     node.disturb(0.0)
+
+
+def placement(node: Node, policy: str) -> None:
+    """Somebody chooses for the node how its cards are filled."""
+    node.api.patch(NODE_PATH, {"metadata": {"labels": {PLACEMENT_LABEL: policy}}})
 
 
 def enforcer(node: Node, name: str) -> None:
@@ -335,6 +398,8 @@ TROUBLES: tuple[Callable[..., None], ...] = (
     card_lost,
     card_unplugged,
     card_to_mig,
+    card_slow,
+    card_cut,
     driver_hangs,
     driver_reloads,
     driver_slow,
@@ -351,7 +416,11 @@ TROUBLES: tuple[Callable[..., None], ...] = (
     list_not_taken,
     later_rejection,
     reboot,
+    nvidia,
+    configure,
+    clock_jumps,
     label,
+    placement,
     enforcer,
     foreign_plugin,
     failpoint,

@@ -249,6 +249,25 @@ async def test_a_list_before_the_sources_are_ready_takes_nothing_back(rig: Rig) 
     assert rig.kubelet.held("uid-p") == held
 
 
+async def test_a_kubelet_that_was_started_again_lists_the_pods_that_it_has_added_so_far(
+    rig: Rig,
+) -> None:
+    """One by one, before its sources are ready; what the others hold is theirs all the same."""
+    await rig.serve()
+    first, second = pod("p", container(mem=2)), pod("q", container(mem=2))
+    for each in (first, second):
+        await rig.kubelet.admit(each)
+    held = rig.kubelet.held("uid-q")
+    rig.kubelet.forget_pods()
+    await rig.kubelet.admit(first)
+    client = PodResources(rig.kubelet.pod_resources_socket)
+    listed = await client.list()
+    await client.close()
+
+    assert [entry.pod.name for entry in listed] == ["p"]
+    assert rig.kubelet.held("uid-q") == held
+
+
 async def test_a_list_inside_an_allocate_can_make_it_give_a_device_twice(rig: Rig) -> None:
     """Kubernetes #137534: what a plugin must not provoke, and must notice."""
     await rig.serve(units=2)

@@ -236,12 +236,22 @@ class StandInKubelet:
         await self.stop()
         await self.start()
 
+    def forget_pods(self) -> None:
+        """What only memory knew is gone: before the next start."""
+        self.pods.clear()
+        self._allocation.forget()
+        self.sources_ready = False
+
+    def add(self, pod: StandInPod) -> None:
+        """Takes note of a pod, without its admission."""
+        self.pods[pod.uid] = pod
+        if not self.sources_ready:
+            self._added.add(pod.uid)
+
     async def admit(self, pod: StandInPod) -> PodAdmission:
         """Takes a pod on, or rejects it for ever. A pod that is known is admitted again."""
         async with self._admission:
-            self.pods[pod.uid] = pod
-            if not self.sources_ready:
-                self._added.add(pod.uid)
+            self.add(pod)
             try:
                 for container in pod.containers:
                     is_running = (pod.uid, container.name) in self._running

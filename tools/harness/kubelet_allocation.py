@@ -25,6 +25,10 @@ class Allocation:
     def _book(self) -> Book:
         return self._registry.book
 
+    def forget(self) -> None:
+        """What only memory knew is gone."""
+        self._reusable.clear()
+
     async def allocate_container(
         self, pod: StandInPod, container: StandInContainer, active: frozenset[str]
     ) -> None:

@@ -1,0 +1,191 @@
+"""What holds at any time, looked at every two seconds."""
+
+import contextlib
+from collections.abc import Iterator
+
+from tests.histories.driver import SimulatedCard
+from tests.histories.explored import MANY
+from tests.histories.node import Node
+from tests.histories.pods import looked_at
+from tests.histories.shapes import CORE, MEM
+from tests.histories.truth import (
+    Hold,
+    card_of_device,
+    grants,
+    held,
+    holds,
+    numbers,
+    offered_devices,
+)
+
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.errors import StateError
+
+_NOTICED_SECONDS = 25.0  # 20, and the time until the next call
+_MENDING_SECONDS = 15.0
+
+
+def problems(node: Node) -> Iterator[str]:
+    """What is so and must never be."""
+    yield from (f"the agent crashed: {text}" for text in node.crashes)
+    yield from (f"an error nobody caught: {text}" for text in node.machine.loop.failures)
+    found = list(holds(node))
+    _count_sharers(node, found)
+    yield from _given_twice(node, found)
+    yield from _given_under_a_process(node, found)
+    yield from _spoilt_files(node)
+    yield from _lost_grants(node)
+    yield from _faulty_cards_offered(node)
+    yield from _well_cards_withdrawn(node)
+    yield from node.refusals.problems()
+    yield from _uncapped(node)
+
+
+def _count_sharers(node: Node, found: list[Hold]) -> None:
+    sharing: dict[str, set[str]] = {}
+    for hold in found:
+        sharing.setdefault(hold.device, set()).add(hold.life.pod.uid)
+    most = max(map(len, sharing.values()), default=0)
+    node.explored[f"moments by holders of a card: {min(most, MANY)}"] += 1
+
+
+# -- nothing is given twice
+
+
+def _given_twice(node: Node, found: list[Hold]) -> Iterator[str]:
+    owner: dict[str, str] = {}
+    by_card: dict[str, list[Hold]] = {}
+    for hold in found:
+        if not hold.is_fraction and hold.life.is_forgotten:
+            continue  # the kubelet chooses, and gives again what it has lost (docs/testing.md)
+        if owner.setdefault(hold.unit, hold.life.pod.uid) != hold.life.pod.uid:
+            yield f"unit {hold.unit} is held by {owner[hold.unit]} and by {hold.life.pod.uid}"
+        by_card.setdefault(card_of_device(node, hold.device), []).append(hold)
+    for card, its in by_card.items():
+        if card and any(not hold.is_fraction for hold in its):
+            yield from _kinds_mixed(card, its)
+
+
+def _kinds_mixed(card: str, its: list[Hold]) -> Iterator[str]:
+    """Of a card that somebody holds by NVIDIA's names: nobody may hold it in another way."""
+    for one in its:
+        for other in its:
+            if one.life is other.life:
+                continue
+            is_same = one.device == other.device
+            if one.is_whole and (is_same or card in {one.device, other.device}):
+                yield f"{_told(one)} and {_told(other)}: the first one has it whole"
+            if one.is_fraction and not other.is_fraction:
+                yield f"{_told(one)} and {_told(other)}: a fraction of a card that is given whole or in replicas"
+
+
+def _told(hold: Hold) -> str:
+    return f"{hold.life.pod.name} holds {hold.unit} of {hold.device}"
+
+
+def _given_under_a_process(node: Node, found: list[Hold]) -> Iterator[str]:
+    """Its pod was deleted by force, but a process of it still has the lock on its region."""
+    owners = {hold.unit: hold.life.pod.name for hold in found}
+    for life, container, by_resource in node.pods.forced():
+        node.explored["moments with a container whose pod is forgotten"] += 1
+        for unit in (u for ids in by_resource.values() for u in ids if life.locks.get(container)):
+            if unit in owners:
+                yield f"{life.pod.name}/{container} runs on, and {owners[unit]} was given its {unit}"
+
+
+def _spoilt_files(node: Node) -> Iterator[str]:
+    for life in node.pods.lives.values():
+        for container, files in life.mounted.items():
+            for path, before in files.items():
+                if looked_at(path) != before:
+                    short = path.removeprefix(f"{node.machine.root}/")
+                    yield f"{life.pod.name}/{container} runs, and {short} was removed or changed"
+
+
+# -- what is held is known
+
+
+def _lost_grants(node: Node) -> Iterator[str]:
+    """By name too: a pod made again while the watch is behind has its predecessor's uid for a while."""
+    try:
+        known = grants(node)
+    except StateError as error:
+        known = ()
+        if not _may_be_damaged(node):
+            yield f"the grants cannot be read: {error}"
+    for life in node.pods.living():
+        if life.is_forgotten and node.past.was_damaged:
+            continue  # both have lost what they knew: nobody can tell
+        ref = PodRef(life.pod.namespace, life.pod.name, life.pod.uid)
+        mine = [g for g in known if g.pod.uid == ref.uid or g.pod.key == ref.key]
+        for (container, resource), ids in held(node, life).items():
+            is_decided = resource in (MEM, CORE)
+            is_known = any(frozenset(g.ids(resource)) == ids for g in mine)
+            if is_decided and not is_known and not _may_be_damaged(node):
+                yield f"{life.pod.name}/{container} holds {sorted(ids)}, and no grant says so"
+
+
+def _may_be_damaged(node: Node) -> bool:
+    """Whether a file was damaged, and no agent has had time yet to find that out and mend it."""
+    if node.past.damaged_at is not None and node.agent_since > node.past.damaged_at:
+        since = max(node.agent_since, node.disturbed_until - 10.0)
+        if node.agent is not None and node.machine.loop.now - since > _MENDING_SECONDS:
+            node.past.damaged_at = None
+    return node.past.damaged_at is not None
+
+
+def _uncapped(node: Node) -> Iterator[str]:
+    is_calm = not node.is_disturbed() and not any(card.is_slow for card in node.driver.cards)
+    with contextlib.suppress(StateError):
+        known = {grant.slice_id: grant for grant in grants(node)}
+        yield from node.limits.problems(known, is_calm=is_calm)
+
+
+# -- what is offered
+
+
+def _faulty_cards_offered(node: Node) -> Iterator[str]:
+    """A card that is not sound is out before long, whatever else goes on; the same of instances."""
+    now, answers = node.machine.loop.now, node.driver.answers
+    for card in node.driver.cards:
+        if card.error or card.is_slow:
+            node.past.failed_at[card.uuid] = now
+        kinds = {"card": card.is_sound, "instances": card.is_mig and card.is_well}
+        for kind, is_sound in kinds.items():
+            key = f"{kind} {card.uuid}"
+            if is_sound and answers:
+                node.past.bad_since.pop(key, None)
+                continue
+            since = node.past.bad_since.setdefault(key, now)
+            is_late = min(now - since, now - node.agent_since) > _NOTICED_SECONDS
+            offered = _offered(node, card, kind) if is_late and node.agent is not None else []
+            if offered:
+                yield (
+                    f"{key} offered ({len(offered)} units), and for {now - since:.0f} s not sound: {card}"
+                )
+
+
+def _offered(node: Node, card: SimulatedCard, kind: str) -> list[str]:
+    by_device = offered_devices(node)
+    names = card.all_instances if kind == "instances" else _names(node, card)
+    return [unit for name in names for unit in by_device.get(name, ())]
+
+
+def _names(node: Node, card: SimulatedCard) -> tuple[str, ...]:
+    """Under which `offered_devices` has the card, its replicas and its fractions."""
+    return card.uuid, str(numbers(node).get(card.uuid))
+
+
+def _well_cards_withdrawn(node: Node) -> Iterator[str]:
+    """One card that answers slowly takes no other one out."""
+    is_plain = node.past.modes == {"core_mem"} and len(node.past.units) == 1
+    is_other_wrong = node.is_disturbed() or not is_plain or not node.driver.answers
+    if is_other_wrong or node.agent is None or not any(c.is_slow for c in node.driver.cards):
+        return
+    node.explored["moments with a slow card and nothing else wrong"] += 1
+    for card in node.driver.cards:
+        since = node.machine.loop.now - max(
+            node.past.failed_at.get(card.uuid, 0.0), node.agent_since
+        )
+        if card.is_sound and since > 120.0 and not _offered(node, card, "card"):
+            yield f"card {card.uuid} is well and not offered, while another one answers slowly"

@@ -1,0 +1,283 @@
+"""Everything that the agent publishes, compared with the truth in a quiet moment.
+
+Labels, annotations of the node and of pods, metrics, and what stands in the files and the environment of
+containers that run. The truth is what the kubelet's book says that living pods hold, and the driver's cards.
+"""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.histories.driver import SimulatedCard
+from tests.histories.node import NODE_PATH, Node
+from tests.histories.pods import Life, path_of
+from tests.histories.quiet import possible_modes, waits
+from tests.histories.shapes import CORE, MEM
+from tests.histories.truth import grants, holds
+
+from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
+from gpu_device_plugin.domain.grants.holdings_annotation import (
+    DEVICES_ANNOTATION,
+    HOLDINGS_ANNOTATION,
+)
+from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
+from gpu_device_plugin.domain.node.labels import COUNT_LABEL, MEMORY_LABEL
+from gpu_device_plugin.domain.node.pods import ContainerKind
+
+_SERIES = re.compile(r"^gpu_device_plugin_(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_Shares = dict[str, tuple[int, int]]  # UUID of a card -> units, percent
+_Series = dict[tuple[str, ...], float]
+
+
+@dataclass(slots=True)
+class Has:
+    """What a pod, or one of its containers, holds: each unit counts once."""
+
+    units: dict[str, dict[str, set[str]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+    devices: set[str] = field(default_factory=set)
+
+    @property
+    def shares(self) -> _Shares:
+        """Of each card by fractions."""
+        return {card: (len(by[MEM]), len(by[CORE])) for card, by in self.units.items()}
+
+
+def untruths(node: Node) -> Iterator[str]:
+    """What is told and is not so; nothing is compared of a pod whose units the kubelet has lost."""
+    if node.agent is None or node.past.was_damaged:
+        return
+    pods: dict[str, Has] = defaultdict(Has)
+    containers: dict[tuple[str, str], Has] = defaultdict(Has)
+    for hold in holds(node):
+        for has in (pods[hold.life.pod.uid], containers[hold.life.pod.uid, hold.container]):
+            if hold.is_fraction:
+                has.units[hold.device][hold.resource].add(hold.unit)
+            else:
+                has.devices.add(hold.device)
+    meta = node.api.objects[NODE_PATH]["metadata"]
+    annotations = meta.get("annotations", {})
+    yield from _cards(node, annotations.get(CARDS_ANNOTATION))
+    yield from _labels(node, meta.get("labels", {}))
+    away = {c.uuid for c in node.driver.cards if not c.is_sound or waits(node, c.uuid)}
+    sure = [
+        life
+        for life in node.pods.living()
+        if is_sure(life) and away.isdisjoint(pods[life.pod.uid].units)
+    ]
+    told = _holdings(node, annotations.get(HOLDINGS_ANNOTATION, "{}"))
+    for life in sure:
+        yield from _holding(node, life, pods[life.pod.uid], told)
+        yield from _annotated(node, life, containers)
+        yield from _inside(node, life, containers)
+    if len(sure) == len(node.pods.living()):
+        alive = {uid for life in sure for uid in (life.pod.uid, f"mirror-{life.pod.uid}")}
+        if gone := told.keys() - alive:
+            yield f"the node's holdings name {sorted(gone)}, which are gone"
+        yield from _metrics(node, pods)
+
+
+def is_sure(life: Life) -> bool:
+    """Whether everybody knows what it holds: it is at work, and its cards are there."""
+    apps = {c.name for c in life.pod.containers if c.kind is not ContainerKind.INIT}
+    is_known = not (life.is_forgotten or life.is_terminating or life.shape_never_fits)
+    return is_known and life.running.keys() >= apps and life.phase == "Running"
+
+
+# -- the node
+
+
+def _shown(node: Node) -> list[SimulatedCard]:
+    return [card for card in node.driver.shown if not card.error]
+
+
+def _index(node: Node, uuid: str) -> int:
+    return next((i for i, card in enumerate(node.driver.shown) if card.uuid == uuid), -1)
+
+
+def _cards(node: Node, text: str | None) -> Iterator[str]:
+    if text is None:
+        return
+    told = json.loads(text)
+    if told["mode"] not in possible_modes(node):
+        yield f"the node tells mode {told['mode']}, and it is {possible_modes(node)}"
+    by_uuid = {entry["uuid"]: entry for entry in told["cards"]}
+    for card in _shown(node):
+        is_offered = card.is_well if told["mode"] == "default" else card.is_sound
+        yield from _card(node, card, by_uuid.pop(card.uuid, None), is_offered=is_offered)
+    for uuid, entry in by_uuid.items():
+        if entry["healthy"]:
+            yield f"card {uuid} is told as {entry}, and it is not there"
+
+
+def _card(
+    node: Node, card: SimulatedCard, entry: dict[str, Any] | None, *, is_offered: bool
+) -> Iterator[str]:
+    devices = {hold.device for hold in holds(node) if not hold.is_fraction}
+    is_as_it_was = not devices.isdisjoint({card.uuid, *card.all_instances})
+    is_certain = not waits(node, card.uuid) and not is_as_it_was
+    if entry is None:
+        if is_offered and is_certain:
+            yield f"card {card.uuid} is not told"
+        return
+    index = _index(node, card.uuid)
+    if (entry["index"], entry["memory_mib"]) != (index, card.memory_mib):
+        yield f"card {index} {card.uuid} is told as {entry}"
+    if entry["healthy"] is not is_offered and is_certain:
+        yield f"card {card.uuid} is told as {entry}, and that it is well is {is_offered}"
+
+
+def _labels(node: Node, labels: Mapping[str, str]) -> Iterator[str]:
+    if any(waits(node, card.uuid) for card in node.driver.cards) or COUNT_LABEL not in labels:
+        return
+    told = labels[COUNT_LABEL], labels.get(MEMORY_LABEL)
+    sizes = {str(n) for n in (len(_shown(node)), sum(c.is_sound for c in _shown(node)))}
+    if told[0] not in sizes or told[1] != f"{node.driver.cards[0].memory_mib}MiB":
+        yield f"labels tell {told}, and there are {len(_shown(node))} cards"
+
+
+# -- pods
+
+
+_Told = tuple[dict[str, tuple[int, ...]], set[str]]  # shares by card, and whole devices
+
+
+def _holdings(node: Node, text: str) -> dict[str, _Told]:
+    """By uid: cards are named once, then by their place."""
+    plain = json.loads(text)
+    cards = plain.get("cards", [card.uuid for card in node.driver.shown])
+    return {
+        uid: (
+            {cards[int(place)]: tuple(share) for place, share in each.get("slices", {}).items()},
+            {cards[d] if isinstance(d, int) else d for d in each.get("devices", ())},
+        )
+        for uid, each in plain.get("pods", {}).items()
+    }
+
+
+def _holding(node: Node, life: Life, has: Has, told: Mapping[str, _Told]) -> Iterator[str]:
+    found = told.get(life.pod.uid) or told.get(f"mirror-{life.pod.uid}")
+    if found is None and _lacks_an_init(node, life):
+        return  # what it held is not known, and the pod counts by its own annotations
+    shares, devices = found or ({}, set())
+    if (shares != has.shares and not has.devices) or devices != has.devices:
+        yield (
+            f"the node tells that {life.pod.name} holds {shares} and {sorted(devices)}, and it "
+            f"holds {has.shares} and {sorted(has.devices)}"
+        )
+
+
+def _lacks_an_init(node: Node, life: Life) -> bool:
+    """Whether an init container has no grant of its own: nobody knew the pod spec when it asked."""
+    granted = {grant.container for grant in grants(node) if grant.pod.uid == life.pod.uid}
+    inits = {c.name for c in life.pod.containers if c.kind is ContainerKind.INIT and c.limits}
+    return not inits <= granted
+
+
+def _annotated(node: Node, life: Life, containers: Mapping[tuple[str, str], Has]) -> Iterator[str]:
+    """App containers only, by their place in the pod spec."""
+    found = node.api.objects.get(path_of(life.pod), {}).get("metadata", {}).get("annotations", {})
+    apps = [c for c in life.pod.containers if c.kind is ContainerKind.APP]
+    units: dict[str, dict[str, int]] = {}
+    percents: dict[str, dict[str, int]] = {}
+    devices: dict[str, list[str]] = {}
+    for place, container in enumerate(apps):
+        has = containers.get((life.pod.uid, container.name), Has())
+        for card, (mem, core) in has.shares.items():
+            index = str(_index(node, card))
+            units.setdefault(str(place), {})[index] = mem
+            if core:
+                percents.setdefault(str(place), {})[index] = core
+        if has.devices:
+            devices[str(place)] = sorted(has.devices)
+    wanted = {ALLOCATION: units, CORE_ALLOCATION: percents, DEVICES_ANNOTATION: devices}
+    told = {key: json.loads(found.get(key, "{}")) for key in wanted}
+    if told != wanted:
+        yield f"the annotations of {life.pod.name} tell {told}, and it holds {wanted}"
+
+
+def _inside(node: Node, life: Life, containers: Mapping[tuple[str, str], Has]) -> Iterator[str]:
+    """The limits that a running container's library reads, and the cards that it sees."""
+    for name, options in life.running.items():
+        has = containers.get((life.pod.uid, name), Has())
+        cards = sorted(has.devices or has.shares)
+        visible = sorted(options.env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
+        if cards and visible != cards:
+            yield f"{life.pod.name}/{name} sees {visible}, and it holds {cards}"
+        configs = [source for source, _ in options.mounts.values() if source.endswith("/config")]
+        if has.shares and configs:
+            text = (Path(configs[0]) / "limits").read_text("utf-8")
+            told = _limits(text)
+            wanted = {card: _size(node, card, *share) for card, share in has.shares.items()}
+            if told != wanted:
+                yield f"{life.pod.name}/{name} is limited to {told}, and it holds {wanted}"
+
+
+def _limits(text: str) -> dict[str, tuple[int, int]]:
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("device="):
+            words = dict(word.partition("=")[::2] for word in line.split())
+            sizes = int(words.get("memory_bytes", "0")), int(words.get("core_percent", "0"))
+            found[words["device"]] = sizes
+    return found
+
+
+def _size(node: Node, uuid: str, units: int, percent: int) -> tuple[int, int]:
+    """Bytes and percent of so many units: the card's memory in proportion."""
+    card = next(card for card in node.driver.cards if card.uuid == uuid)
+    unit = node.unit
+    all_units = card.memory_mib // unit.mib
+    return card.memory_mib * units // all_units << 20, percent
+
+
+# -- metrics
+
+
+def _metrics(node: Node, pods: Mapping[str, Has]) -> Iterator[str]:
+    series = _read(node.past.page)
+    yield from _held_units(series["units"], pods)
+    for card in node.driver.cards:
+        is_healthy = series["card_healthy"].get((card.uuid,))
+        is_certain = is_healthy is not None and not card.is_mig and not waits(node, card.uuid)
+        if is_certain and card.is_well is not bool(is_healthy):
+            yield f"metrics tell of {card.uuid} that it is healthy: {is_healthy}"
+    if series["reconcile_drift"].get((), 0):
+        yield f"metrics tell a drift of {series['reconcile_drift']}"
+
+
+def _held_units(units: _Series, pods: Mapping[str, Has]) -> Iterator[str]:
+    held: dict[tuple[str, str], int] = defaultdict(int)
+    for has in pods.values():
+        for card, amounts in has.shares.items():
+            for resource, amount in zip((MEM, CORE), amounts, strict=True):
+                held[card, resource] += amount
+    for (resource, uuid, state), told in units.items():
+        truth = held[uuid, resource]
+        if state == "held" and resource in (MEM, CORE) and told != truth:
+            yield f"metrics tell {told:.0f} units of {resource} held of {uuid}, not {truth}"
+
+
+_KEYS = {
+    "units": ("resource", "uuid", "state"),
+    "card_healthy": ("uuid",),
+    "slice_memory_limit_bytes": ("namespace", "pod", "container"),
+    "reconcile_drift": (),
+}
+
+
+def _read(page: str) -> dict[str, _Series]:
+    found: dict[str, _Series] = {name: {} for name in _KEYS}
+    for name, labels, value in _SERIES.findall(
+        page.replace("reconcile_drift ", "reconcile_drift{} ")
+    ):
+        if name in _KEYS:
+            by_name = dict(_LABEL.findall(labels))
+            found[name][tuple(by_name[key] for key in _KEYS[name])] = float(value)
+    return found

@@ -1,0 +1,210 @@
+"""What holds a minute after the last thing that happened, and what is left some minutes later."""
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+from tests.histories.driver import SimulatedCard
+from tests.histories.node import MODE_LABEL, NODE_PATH, Node
+from tests.histories.pods import Life, path_of
+from tests.histories.shapes import CARDS_LABEL, CORE, COUNT, GPU, INSTANCE, MEM
+from tests.histories.truth import card_of_device, grants, held, holds
+from tools.harness.kubelet_pods import StandInPod
+from tools.harness.kubelet_registry import CHECKPOINT_NAME
+
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
+from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.node.pods import ContainerKind
+from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
+
+_RESOURCES = (MEM, CORE, COUNT, GPU, INSTANCE)
+_NOTHING = (0, 0, 0, 0, 0)
+OFFERED = {
+    "core_mem": (15, 100, 1),
+    "cgpu": (15, 0, 1),
+    "share": (15, 0, 1),
+    "disabled": (0, 0, 0),
+    "default": (0, 0, 0),
+}
+"""Units a card, by mode: memory of 1 GiB, compute, count."""
+_REOPENED_SECONDS = 120.0
+_MOST_HELD = 8  # of one card, by NVIDIA's names
+_Amounts = tuple[int, ...]
+
+
+def disagreements(node: Node) -> Iterator[str]:
+    """Between what is offered, what pods hold and what stands on the disk."""
+    if node.agent is None:
+        yield "the agent does not run"
+    offered = tuple(node.kubelet.allocatable(resource) for resource in _RESOURCES)
+    modes = possible_modes(node)
+    if offered not in _possible_offers(node, modes):
+        cards = [card for card in node.driver.cards if card.is_well]
+        yield f"{offered} units are offered, of {len(cards)} well cards in mode {' or '.join(modes)}"
+    known = grants(node)
+    yield from _untold_refusals(node)
+    for life in node.pods.living():
+        if life.is_forgotten:
+            continue
+        yield from _not_at_work(node, life)
+        mine = [grant for grant in known if _is_of(grant, life.pod)]
+        yield from _not_granted(node, life, mine)
+
+
+def _not_granted(node: Node, life: Life, mine: list[Grant]) -> Iterator[str]:
+    has = held(node, life)
+    for grant in mine:
+        if not grant.holder.is_handed_on:
+            ids = {r: set(grant.ids(r)) for r in {MEM, CORE, *grant.units}}
+            its = {r: set(has.get((grant.container, r), ())) for r in ids}
+            if ids != its:
+                yield f"{life.pod.name}/{grant.container} was granted {ids}, and holds {its}"
+    for (container, resource), units in has.items():
+        if not any(frozenset(grant.ids(resource)) == units for grant in mine):
+            yield f"{life.pod.name}/{container} holds {sorted(units)}, and no grant says so"
+
+
+# -- what is offered
+
+
+def _possible_offers(node: Node, modes: list[str]) -> set[_Amounts]:
+    found = set()
+    for mode, unit in product(modes, _possible_units(node)):
+        by_card = [_of_card(node, card, mode, unit) for card in node.driver.cards]
+        found |= {tuple(map(sum, zip(*each, strict=True))) for each in product(*by_card)}
+    return found
+
+
+def _of_card(node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit) -> set[_Amounts]:
+    """What it may offer; while somebody holds any of it, it is as it was when that was given."""
+    if not card.is_well:
+        return {_NOTHING}
+    is_held = any(card_of_device(node, hold.device) == card.uuid for hold in holds(node))
+    configurations = node.past.configurations[0 if is_held else -1 :] or ["whole"]
+    found = {_cut(node, card, mode, unit, name) for name in configurations}
+    if waits(node, card.uuid):
+        found.add(_NOTHING)
+    if is_held and len(node.past.configurations) > 1:  # it offers what is held of it, and no more
+        found |= {(0, 0, 0, amount, 0) for amount in range(_MOST_HELD)}
+        found |= {(0, 0, 0, 0, amount) for amount in range(_MOST_HELD)}
+    return found
+
+
+def _cut(
+    node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit, configuration: str
+) -> _Amounts:
+    if card.is_mig:
+        is_offered = bool(node.past.configurations) and mode != "disabled"
+        return (0, 0, 0, 0, card.instances if is_offered else 0)
+    if mode == "default":
+        replicas = 1 if configuration == "whole" else int(configuration.removeprefix("x"))
+        return (0, 0, 0, replicas, 0)
+    return (*_units(mode, unit), 0, 0)
+
+
+def _untold_refusals(node: Node) -> Iterator[str]:
+    """An Event on the pod has the reason, unless the agent that knew it has ended since."""
+    events = [value for path, value in node.api.objects.items() if "/events/" in path]
+    noted = {event["involvedObject"]["name"] for event in events}
+    for life in node.pods.lives.values():
+        is_ours = f"pod {life.pod.namespace}/{life.pod.name}" in life.message
+        if (
+            is_ours
+            and node.agent
+            and life.refused_by == node.agent.name
+            and life.pod.name not in noted
+        ):
+            yield f"{life.pod.name} was refused, and no Event says why"
+
+
+def waits(node: Node, uuid: str) -> bool:
+    """A card that has failed is seen again when NVML is opened again, at most every minute."""
+    failed_at = node.past.failed_at.get(uuid, -math.inf)
+    return node.machine.loop.now - failed_at < _REOPENED_SECONDS
+
+
+def possible_modes(node: Node) -> list[str]:
+    """The label's mode; another one of before while pods hold slices, or where it names none."""
+    mode = node.api.objects[NODE_PATH]["metadata"].get("labels", {}).get(MODE_LABEL)
+    return [mode] if mode in OFFERED and _is_empty(node) else sorted(node.past.modes)
+
+
+def _possible_units(node: Node) -> list[MemoryUnit]:
+    """The settings' unit; another one of before while pods hold slices."""
+    if _is_empty(node):
+        return [node.settings.get("memory_unit", MemoryUnit.GIB)]
+    return sorted(node.past.units, key=str)
+
+
+def _is_empty(node: Node) -> bool:
+    """Whether no pod holds a slice; a grant of a living pod that the kubelet forgot is kept."""
+    living = node.pods.living()
+    forgotten = [life.pod for life in living if life.is_forgotten]
+    return not any(held(node, life) for life in living) and not any(
+        _is_of(grant, pod) for grant in grants(node) for pod in forgotten
+    )
+
+
+def _is_of(grant: Grant, pod: StandInPod) -> bool:
+    """By name where the grant has no uid: it was made while the API server was away."""
+    if grant.pod.uid:
+        return grant.pod.uid == pod.uid
+    return grant.pod.key == (pod.namespace, pod.name)
+
+
+def _units(mode: str, unit: MemoryUnit) -> tuple[int, ...]:
+    """Units a card."""
+    memory, *others = OFFERED[mode]
+    return (126 if memory and unit is MemoryUnit.MIB128 else memory, *others)
+
+
+def _not_at_work(node: Node, life: Life) -> Iterator[str]:
+    wanted = [c for c in life.pod.containers if c.kind is not ContainerKind.INIT]
+    idle = [c.name for c in wanted if c.name not in life.running]
+    if idle and not (life.shape_never_fits and life.start_errors):
+        yield f"{life.pod.name} is not refused, and {idle} do not run: {life.start_errors}"
+    lacking = [
+        (c.name, r)
+        for c in wanted
+        for r in (MEM, CORE, GPU, INSTANCE)
+        if c.limits.get(r) and (c.name, r) not in held(node, life)
+    ]
+    if lacking and not idle:
+        yield f"{life.pod.name} runs without {lacking}"
+    meta = node.api.objects.get(path_of(life.pod), {}).get("metadata", {})
+    is_given = not life.shape_never_fits or not idle
+    is_known = meta.get("annotations") or _against_the_rules(node, life)
+    if is_given and any(c.limits.get(MEM) for c in wanted) and not is_known:
+        yield f"{life.pod.name} has no annotations"
+
+
+def _against_the_rules(node: Node, life: Life) -> bool:
+    """A label that nobody could read at Allocate: the pod runs on one card, and an Event says so."""
+    return CARDS_LABEL in life.pod.labels and any(
+        value["reason"] == "CardCountUnknown" and value["involvedObject"]["name"] == life.pod.name
+        for path, value in node.api.objects.items()
+        if "/events/" in path
+    )
+
+
+def leftovers(node: Node) -> Iterator[str]:
+    """Of pods that are gone: grants and files."""
+    alive = [life.pod for life in node.pods.living()]
+    known = grants(node)
+    # Where nothing is offered no list makes the kubelet write its checkpoint, and what that
+    # names is kept.
+    entries = read_checkpoint(node.kubelet.plugin_dir / CHECKPOINT_NAME)
+    kept = {entry.pod_uid for entry in entries or ()}
+    is_idle = not any(map(node.kubelet.allocatable, _RESOURCES))
+    for grant in known:
+        if not any(_is_of(grant, pod) for pod in alive) and not (
+            is_idle and (entries is None or grant.pod.uid in kept)
+        ):
+            yield f"a grant of {grant.pod} ({grant.pod.uid}) is left"
+    run, cdi = node.machine.root / "run", node.machine.root / "cdi"
+    if any(node.file("grants").parent.glob("grants*.bad-*")):
+        return  # what the lost grants named may be in use, and stays
+    slices = {grant.slice_id for grant in known}
+    for directory in (*run.glob("slices/*"), *run.glob("cards/*/*"), *cdi.glob("gpu-slice-*.json")):
+        if directory.stem.removeprefix("gpu-slice-") not in slices:
+            yield f"{directory.relative_to(node.machine.root)} is left"
