@@ -396,7 +396,7 @@ def test_the_lock_tells_what_a_living_daemon_serves_and_nothing_of_a_dead_one(
 ) -> None:
     """Also while the text of an ended one is still in the file."""
     program = (
-        "import sys, pathlib; from gpu_device_plugin.disk.locks import ServingLock; "
+        "import sys, pathlib; from gpu_device_plugin.disk.mps_serving import ServingLock; "
         "lock = ServingLock(pathlib.Path(sys.argv[1])); lock.take(); lock.serve('x'); "
         "print('on', flush=True); sys.stdin.read()"
     )
