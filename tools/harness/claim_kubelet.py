@@ -8,6 +8,7 @@ import grpc
 
 from gpu_device_plugin.kubelet._proto import dra_pb2, pluginregistration_pb2
 from gpu_device_plugin.kubelet.dra_servicer import REGISTRATION_NAME, SERVICE_NAME
+from tools.harness.waiting import until
 
 
 @dataclass
@@ -21,6 +22,8 @@ class ClaimKubelet:
         return next((self.root / "plugins_registry").glob("*"), Path("/none"))
 
     async def info(self) -> Any:
+        """Calls the driver as soon as its socket appears, as a kubelet that watches the directory."""
+        await until(lambda: self.registry_socket.exists())
         pb = pluginregistration_pb2
         path = f"/{REGISTRATION_NAME}/GetInfo"
         return await call(self.registry_socket, path, pb.InfoRequest(), pb.PluginInfo)
