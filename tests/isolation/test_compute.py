@@ -15,7 +15,7 @@ import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.sweeps import sweep
-from tools.harness.isolation.box import MIB
+from tools.harness.isolation.box import MIB, Box
 from tools.harness.isolation.shares import (
     BESIDE_POINTS,
     BURST_NS,
@@ -509,12 +509,16 @@ def test_work_that_suddenly_takes_longer_stays_within_a_second_of_the_share(
     assert least * percent <= permille / 10 <= percent + POINTS, ran.stdout
 
 
-@sweep("percent, behind", [(30, 1), (70, 1), (50, 20)])
+@sweep("percent, behind, streams", [(30, 1, 1), (70, 1, 1), (50, 20, 1), (50, 1, 6)])
 def test_a_stream_that_waits_for_the_program_holds_no_other_back(
-    make_box: MakeBox, percent: int, behind: int
+    make_box: MakeBox, percent: int, behind: int, streams: int
 ) -> None:
-    """Launches behind it went out one a second, because what is queued first was late."""
-    ran = alone(make_box, percent).run("waiting", "100000", "10", str(behind), "1")
+    """Launches behind it went out one a second, because what is queued first was late.
+
+    With four that wait nobody looked at the one that works: 26 kernels in 20 seconds.
+    """
+    words = ["100000", "10", str(behind), "1", str(streams)]
+    ran = alone(make_box, percent).run("waiting", *words)
     result, pieces, took_ns = map(int, ran.stdout.split())
 
     assert result == 0
@@ -657,6 +661,47 @@ def test_a_neighbour_without_a_cap_is_seen(
     had = shares((capped, kind), (free, other))
 
     assert had[0] == pytest.approx(turns_allow, abs=BESIDE_POINTS)
+
+
+@sweep("kind, other", [("sync@1000000", "paced@100000"), ("sync@1000000", "sync@100000")])
+def test_a_neighbour_without_a_cap_that_hardly_works_gives_nobody_more(
+    make_box: MakeBox, kind: str, other: str
+) -> None:
+    """30 % had 60: each span was divided by two, whether the neighbour had a turn in it or not."""
+    capped, free = tenant(make_box, "a", 30), tenant(make_box, "b", 100)
+    had = shares((capped, kind), (free, other))
+
+    assert had[0] <= 30 + POINTS, had
+
+
+def leave_work_out(box: Box) -> None:
+    """A process of the container dies with kernels on the card."""
+    victim = box.start()
+    region = Region(box.root / "state" / "region")
+    charged_ns = region.charged_ns()
+    victim.tell("work stream 100000 60")
+    asyncio.run(until(lambda: region.charged_ns() > charged_ns, 20))
+    victim.kill()
+    region.close()
+
+
+def test_dead_processes_have_no_part_of_the_card(make_box: MakeBox) -> None:
+    """Each that died with work out divided what the others were charged: 30 % was 60, and then 90."""
+    box = tenant(make_box, "a", 30)
+    for _ in range(2):
+        leave_work_out(box)
+    had = shares((box, "sync@1000000"), seconds=4)
+
+    assert had[0] == pytest.approx(30, abs=POINTS)
+
+
+def test_nor_have_a_neighbours_dead(make_box: MakeBox) -> None:
+    """Those of a slice kept its neighbours from the card for as long as it lived."""
+    box, other = tenant(make_box, "a", 50), tenant(make_box, "b", 30)
+    leave_work_out(other)
+    had = shares((box, "sync@1000000"), (other, "sync@1000000"), seconds=4)
+
+    assert had == [pytest.approx(50, abs=BESIDE_POINTS), pytest.approx(30, abs=BESIDE_POINTS)]
 
 
 def test_a_neighbours_broken_file_is_nobody(make_box: MakeBox) -> None:

@@ -28,8 +28,9 @@ enum { LONGER_TIMES = 2 };
 /* Since the last launch, beyond what was out: the card had likely nothing of ours. */
 #define GAP_NS 20000u
 
-/* A sample so long has turns of others in it. */
-#define TURN_NS 500000u
+/* Beyond what is known, a span so long may have turns of others in it, of 1 to 2 ms. */
+#define TURN_NS 900000u
+#define WHOLE_MOST_NS 2500000u
 
 /*
  * While what is out and not measured takes as long as it may, the slice earns its share: 90 % may
@@ -40,9 +41,6 @@ enum { LONGER_TIMES = 2 };
 enum { LATE_TIMES = 4 };
 /* What is first may wait for what the program does next: a launch more for each second. */
 #define PATIENCE_NS 1000000000u
-
-/* Streams that one look asks about. */
-enum { STREAMS_LOOKED_AT = 4 };
 
 static uint64_t less(uint64_t from, uint64_t by)
 {
@@ -58,13 +56,8 @@ static uint64_t gap_ns(const struct meter *meter)
 /* Others that the card goes round to while this work is on it. */
 static unsigned beside(const struct meter *meter, uint64_t now_ns)
 {
-	const struct region *region = slice_region();
-	unsigned count = lease_beside(meter->card, now_ns);
+	unsigned count = lease_beside(meter->card, now_ns) + credit_others(meter->card);
 
-	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
-		count += (int)i != slice_slot() &&
-			 atomic_load_explicit(&region->cards[meter->card].inflight_ns[i],
-					      memory_order_relaxed) > 0;
 	for (const struct meter *other = events_first(meter->card); other; other = other->next)
 		count += other != meter && !charge_is_idle(other);
 	return count;
@@ -122,19 +115,42 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 	return charged_ns;
 }
 
+/*
+ * What is the slice's own of a span beside others. Their turns last a millisecond and more: a span
+ * that is hardly longer than known has none in it, and is its own. A longer one is divided, less
+ * what was charged in full meanwhile: so all is divided where others always work, and nothing
+ * where they hardly do.
+ */
+static uint64_t own_part(struct meter *meter, const struct work *work, uint64_t span_ns,
+			 unsigned others)
+{
+	const uint64_t known_ns = work->is_sure ? work->mean_ns : 0;
+	const uint64_t part_ns = span_ns / (1 + others);
+
+	if (!others)
+		return span_ns;
+	if (span_ns <= known_ns + TURN_NS) {
+		meter->whole_ns = smaller(meter->whole_ns + span_ns - part_ns, WHOLE_MOST_NS);
+		return span_ns;
+	}
+	const uint64_t back_ns = smaller(meter->whole_ns, less(part_ns, known_ns));
+
+	meter->whole_ns -= back_ns;
+	return part_ns - back_ns;
+}
+
 /* The card had the work between these two, and all before is charged. */
 static void charge(struct meter *meter, const struct work *work, uint64_t from_ns, uint64_t end_ns,
 		   bool is_timed, bool is_by_itself, uint64_t now_ns)
 {
 	const uint64_t span_ns = less(end_ns, from_ns);
-	const unsigned others = beside(meter, now_ns);
-	const uint64_t part_ns = span_ns / (1 + others);
+	const uint64_t part_ns = own_part(meter, work, span_ns, beside(meter, now_ns));
 	uint64_t charged_ns = part_ns;
 
 	if (work->launches && work->copies_ns == work->mean_ns) {
 		charged_ns = charge_copies(meter, work, span_ns, is_by_itself);
 	} else if (work->is_sample) {
-		estimate_sample(meter, work->what, others && span_ns > TURN_NS ? part_ns : span_ns);
+		estimate_sample(meter, work->what, part_ns);
 		settle_slack(meter, work, part_ns);
 	} else if (work->launches && work->is_sure) {
 		charged_ns =
@@ -225,13 +241,13 @@ void charge_rest(struct meter *meter, uint64_t now_ns)
 		settle_tail(meter, over_ns(meter), now_ns);
 }
 
-/* A stream whose next event is not reached is not asked about the others. */
+/* A stream whose next event is not reached is not asked about the others; all streams are. */
 static void poll(struct meter *meter, uint64_t now_ns)
 {
-	CUstream asked[STREAMS_LOOKED_AT];
+	CUstream asked[METER_EVENTS];
 	uint32_t count = 0, index = 0;
 
-	while (index < meter->count && count < STREAMS_LOOKED_AT) {
+	while (index < meter->count) {
 		const CUstream stream = meter->events[index].stream;
 		bool is_timed;
 		int64_t later_ns;

@@ -72,7 +72,7 @@ struct meter {
 	uint64_t reference_ns; /* when it was, by our clock */
 	uint64_t reference_number, events_ever;
 	uint64_t covered_ns; /* up to then the card's time is charged */
-	uint64_t launched_ns, recorded_ns, polled_ns;
+	uint64_t launched_ns, recorded_ns, polled_ns, reaped_ns;
 	uint64_t first_ns;  /* since when the first event is the first */
 	uint64_t kernel_ns; /* the last one was asked for */
 	uint64_t let_go_ns;
@@ -82,6 +82,7 @@ struct meter {
 	uint64_t more_ns;   /* since the card was idle: one may take so much more than its mean */
 	uint64_t worst_ns;  /* and what that may take */
 	uint64_t aside_ns;  /* of it, what waits for the program while other streams go on */
+	uint64_t whole_ns;  /* spans beside others were charged so much more than their part */
 	uint64_t slack_ns;  /* launches were charged so much less than is known of them */
 	bool is_polled;     /* by some thread, just now, */
 	uint32_t users;     /* and so many launch: the meter does not end meanwhile */
@@ -158,6 +159,8 @@ void credit_spend(int card, uint64_t busy_ns, bool is_free);
 void credit_put_out(int card, int64_t kernels_ns, int64_t copies_ns);
 /* What all processes have launched and not yet spent, without copies. */
 int64_t credit_inflight(int card);
+/* How many other processes have; those that died with work out too, until somebody looks. */
+unsigned credit_others(int card);
 
 /* Credit, less what is launched and not yet spent; with none left nothing may be launched. */
 int64_t credit_balance(int card);

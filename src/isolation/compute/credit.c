@@ -124,6 +124,18 @@ int64_t credit_inflight(int card)
 	return sum;
 }
 
+unsigned credit_others(int card)
+{
+	const struct region *region = slice_region();
+	unsigned count = 0;
+
+	for (unsigned i = 0; i < region->slots_seen && i < REGION_SLOTS; i++)
+		count += (int)i != slice_slot() &&
+			 atomic_load_explicit(&books(card)->inflight_ns[i], memory_order_relaxed) >
+				 0;
+	return count;
+}
+
 int64_t credit_balance(int card)
 {
 	return believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);

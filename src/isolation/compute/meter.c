@@ -37,8 +37,8 @@ enum { TELL_LAUNCHES = 8 };
 #define SPIN_NS 60000u
 /* No longer, where it may end at any moment. */
 #define NAP_MOST_NS 1000000u
-/* Waiting this long, look whether it is a dead process's work that we wait for. */
-#define REAP_AFTER_NS 100000000u
+/* While other processes have work out, look so often whether they are dead. */
+#define REAP_EVERY_NS 50000000u
 
 static atomic_bool is_told; /* that a slice without a cap is at work */
 
@@ -87,16 +87,25 @@ static void end_use(struct meter *meter)
 	events_unlock(meter->card);
 }
 
-static void sleep_unlocked(int card, uint64_t nap_ns, bool may_reap)
+static void sleep_unlocked(int card, uint64_t nap_ns)
 {
 	events_unlock(card);
 	if (nap_ns <= SPIN_NS)
 		timer_spin_ns(nap_ns);
 	else
 		timer_sleep_ns(nap_ns);
-	if (may_reap)
-		(void)account_held(card, true);
 	events_lock(card);
+}
+
+/* What a dead process had out keeps nobody from the card, and takes no part of it. */
+static void reap(struct meter *meter, uint64_t now_ns)
+{
+	if (now_ns - meter->reaped_ns < REAP_EVERY_NS || !credit_others(meter->card))
+		return;
+	meter->reaped_ns = now_ns;
+	events_unlock(meter->card);
+	(void)account_held(meter->card, true);
+	events_lock(meter->card);
 }
 
 /* Nanoseconds until it is worth asking again; 0: it may go. */
@@ -113,10 +122,11 @@ static uint64_t must_wait_ns(struct meter *meter, struct meter_launch *launch)
 /* Until the launch may go; what is out is measured meanwhile. Gives the lock up. */
 static void await(struct meter *meter, struct meter_launch *launch)
 {
-	uint64_t waited_ns = 0, reaped_ns = 0;
+	uint64_t waited_ns = 0;
 
 	for (;;) {
 		launch->now_ns = timer_now_ns();
+		reap(meter, launch->now_ns);
 		launch->estimate = launch->is_copy ? estimate_of_copy(meter, launch->what)
 						   : estimate_of(meter, launch->what);
 		if (!launch->is_copy)
@@ -135,10 +145,7 @@ static void await(struct meter *meter, struct meter_launch *launch)
 		if (meter->tail.launches && meter->stream == launch->stream)
 			(void)events_set(meter, launch->stream, launch->now_ns);
 		waited_ns += nap_ns;
-		const bool is_long = waited_ns - reaped_ns >= REAP_AFTER_NS;
-
-		reaped_ns = is_long ? waited_ns : reaped_ns;
-		sleep_unlocked(meter->card, nap_ns, is_long);
+		sleep_unlocked(meter->card, nap_ns);
 	}
 	if (waited_ns)
 		credit_note_wait(meter->card, waited_ns);
@@ -394,14 +401,14 @@ void meter_forget_context(CUcontext context)
 		return;
 	meter->context = NULL; /* nobody finds it any more */
 	while (meter->users)
-		sleep_unlocked(meter->card, NAP_MOST_NS, false);
+		sleep_unlocked(meter->card, NAP_MOST_NS);
 	if (!charge_is_idle(meter)) {
 		events_unlock(meter->card);
 		wait_for_all(context);
 		events_lock(meter->card);
 	}
 	while (meter->is_polled)
-		sleep_unlocked(meter->card, NAP_MOST_NS, false);
+		sleep_unlocked(meter->card, NAP_MOST_NS);
 	const uint64_t now_ns = timer_now_ns();
 
 	charge_all(meter, asked_ns, now_ns);

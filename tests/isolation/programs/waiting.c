@@ -1,9 +1,9 @@
 /*
  * Work on one stream while another waits for the program, on a clock that moves in steps.
  *
- *	waiting UNIT_NS SECONDS BEHIND TOGETHER
+ *	waiting UNIT_NS SECONDS BEHIND TOGETHER [STREAMS]
  *
- * A stream waits for a word of memory, and BEHIND kernels of UNIT_NS behind that; on another stream kernels
+ * A stream (or so many) waits for a word of memory, and BEHIND kernels of UNIT_NS behind that; on another stream kernels
  * of UNIT_NS are launched for SECONDS, each waited for. Then the word is written. The clock is shared with
  * as many programs as TOGETHER says.
  *
@@ -20,7 +20,7 @@ enum { LEARNING = 500 };
 
 static void *driver;
 static CUfunction function;
-static CUstream waiting, working;
+static CUstream waiting[16], working;
 static CUdeviceptr word;
 
 static uint64_t now_ns(void)
@@ -42,8 +42,8 @@ static CUresult prepare(void)
 		result = CALL(cuModuleLoadData, &module, spin_image);
 	if (!result)
 		result = CALL(cuModuleGetFunction, &function, module, "spin");
-	if (!result)
-		result = CALL(cuStreamCreate, &waiting, CU_STREAM_NON_BLOCKING);
+	for (int i = 0; !result && i < 16; i++)
+		result = CALL(cuStreamCreate, &waiting[i], CU_STREAM_NON_BLOCKING);
 	if (!result)
 		result = CALL(cuStreamCreate, &working, CU_STREAM_NON_BLOCKING);
 	if (!result)
@@ -72,15 +72,18 @@ int main(int count, char **words)
 	    ((int (*)(unsigned))dlsym(driver, "gpusim_step_together"))((unsigned)atoi(words[4])))
 		return 2;
 	const uint64_t unit_ns = strtoull(words[1], NULL, 10);
+	const int streams = count > 5 ? atoi(words[5]) % 17 : 1;
 	CUresult result = CUDA_SUCCESS;
 	uint64_t pieces = 0;
 
 	for (int i = 0; !result && i < LEARNING; i++)
 		result = work(unit_ns);
-	if (!result)
-		result = CALL(cuStreamWaitValue32_v2, waiting, word, 1, CU_STREAM_WAIT_VALUE_GEQ);
-	for (int behind = atoi(words[3]); !result && behind > 0; behind--)
-		result = launch(waiting, unit_ns);
+	for (int i = 0; !result && i < streams; i++) {
+		result = CALL(cuStreamWaitValue32_v2, waiting[i], word, 1,
+			      CU_STREAM_WAIT_VALUE_GEQ);
+		for (int behind = atoi(words[3]); !result && behind > 0; behind--)
+			result = launch(waiting[i], unit_ns);
+	}
 	const uint64_t begin_ns = now_ns();
 	const uint64_t end_ns = begin_ns + strtoull(words[2], NULL, 10) * 1000000000u;
 
