@@ -38,6 +38,16 @@ def test_a_loop_of_copies_gets_its_share(make_box: MakeBox, percent: int, kind: 
     assert 100 * had / free == pytest.approx(percent, abs=COPY_POINTS)
 
 
+@sweep("kind", ["filling", "filling_box"])
+@sweep("percent", [30, 70])
+def test_a_loop_of_fills_gets_its_share(make_box: MakeBox, percent: int, kind: str) -> None:
+    """They are kernels of the driver's own; at 10 % they had all of the card."""
+    free = shares((alone(make_box, None, "free"), copying(kind)), seconds=2)[0]
+    had = shares((alone(make_box, percent, "capped"), copying(kind)), seconds=4)[0]
+
+    assert 100 * had / free == pytest.approx(percent, abs=COPY_POINTS)
+
+
 @sweep("kind", COPIES)
 @sweep("other", ["sync", "stream"])
 def test_kernels_of_another_do_not_delay_them(make_box: MakeBox, kind: str, other: str) -> None:

@@ -1098,6 +1098,18 @@ static void *tested_pinned(void)
 	return here || !CALL(cuMemHostAlloc, &here, TESTED_BYTES, 0) ? here : NULL;
 }
 
+static CUresult fill(uint64_t duration_ns)
+{
+	(void)duration_ns;
+	return CALL(cuMemsetD8Async, tested_memory(), 0, TESTED_BYTES, NULL);
+}
+
+static CUresult fill_box(uint64_t duration_ns)
+{
+	(void)duration_ns;
+	return CALL(cuMemsetD2D32_v2_ptds, tested_memory(), 4000, 0, 1000, 8000);
+}
+
 static CUresult copy_to_card(uint64_t duration_ns)
 {
 	static char here[TESTED_BYTES];
@@ -1256,6 +1268,8 @@ static const struct kind kinds[] = {
 	{"contexts", launch_in_its_own_context, 1, 0},
 	{"refusals", launch_beside_refusals, 1, 0},
 	{"copies", launch_between_copies, 20, 0},
+	{"filling", fill, 20, 0},
+	{"filling_box", fill_box, 20, 0},
 	{"copying", copy_to_card, 1, 0},
 	{"copying_async", copy_to_card_in_a_row, 20, 0},
 	{"copying_box", copy_box_to_host, 1, 0},
