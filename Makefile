@@ -29,7 +29,7 @@ test: $(STAMP) $(NATIVE) ## After an edit: units, properties, contracts, one tes
 	@echo "==> tests"
 	@PYTHON=$(BIN)/python tests/run.sh
 
-check: $(STAMP) $(NATIVE) ## Every test; downloads and builds other projects' clients of the GPU once
+check: $(STAMP) $(NATIVE) ## Every test but those of make lint; downloads and builds other projects' clients of the GPU once
 	@echo "==> all tests; those of other projects' programs download and build these once, into a cache"
 	@PYTHON=$(BIN)/python tests/run.sh all
 

@@ -21,7 +21,7 @@ candidates() {
 # No environment made of another, no release to come, and none without the lock that wheels are built for.
 list() {
   local found
-  candidates | grep -v config | while read -r found; do
+  candidates | grep -v -- '-config$' | while read -r found; do
     "$found" - "$found" 2>/dev/null <<'PY' || true
 import sys, sysconfig
 ours = sys.version_info >= (3, 11) and sys.version_info.releaselevel == "final"
@@ -40,7 +40,7 @@ make_environment() {
   install=(.venv/bin/uv pip install --quiet --python "$directory/bin/python")
   if ! said=$("${install[@]}" --no-build --require-hashes -r .ci/constraints.txt 2>&1); then
     echo "$said" >&2
-    if grep -q "has no wheels with a matching" <<<"$said"; then exit 3; fi
+    if grep -Eq "has no (usable wheels|wheels with a matching)" <<<"$said"; then exit 3; fi
     exit 1
   fi
   "${install[@]}" --no-deps --no-build-isolation --config-settings wheel.cmake=false --config-settings editable.mode=inplace -e .

@@ -11,6 +11,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
     CARDS_DIR,
     CONFIG_DIR,
     LIBRARY_FILE,
+    NIX_PRELOAD_FILE,
     PRELOAD_FILE,
     REGION_FILE,
     SELFTEST_FILE,
@@ -49,7 +50,7 @@ def mounts(node: DemoNode, role: Role) -> dict[str, str]:
     """Its mounts, by path in the container; none where isolation is off."""
     if not node.is_isolated:
         return {}
-    read_only = [CONFIG_DIR, LIBRARY_FILE, PRELOAD_FILE]
+    read_only = [CONFIG_DIR, LIBRARY_FILE, NIX_PRELOAD_FILE, PRELOAD_FILE]
     if node.has_selftest:
         read_only.append(SELFTEST_FILE)
     cards = [f"{CARDS_DIR}/{uuid}" for uuid in _uuids(node, role)]

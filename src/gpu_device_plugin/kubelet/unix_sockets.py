@@ -10,7 +10,7 @@ from typing import Any
 from gpu_device_plugin.errors import KubeletError
 
 LONGEST_PATH = 107
-"""Bytes, in Linux: 108 with the zero byte at the end (unix(7))."""
+"""Bytes, in Linux: 108 with the zero byte at the end (unix(7)). The settings check paths by the same number."""
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _ANSWER_SECONDS = 5.0
 

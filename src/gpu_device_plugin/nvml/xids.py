@@ -1,4 +1,7 @@
-"""The table of XIDs: the packaged one, with rows replaced or added by the operator."""
+"""The table of XIDs: the packaged one, with rows replaced or added by the operator.
+
+What an XID does to its card or instance is decided in domain/cards/health.
+"""
 
 from importlib import resources
 from pathlib import Path

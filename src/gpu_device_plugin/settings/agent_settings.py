@@ -260,7 +260,7 @@ def mode_in(text: str) -> NodeMode | None:
 
 _SOCKETS = (("run_dir", "agent.sock"), ("kubelet_dir", f"plugins_registry/{DRIVER}-reg.sock"))
 """Below each directory the socket with the longest path."""
-_LONGEST_PATH = 107  # bytes, of a socket in Linux (unix(7))
+_LONGEST_PATH = 107  # bytes, of a socket in Linux (unix(7)), as in kubelet/unix_sockets
 
 
 def _check_combination(settings: Settings, sources: Mapping[str, str]) -> None:
