@@ -77,8 +77,9 @@ house: $(STAMP) ## How large the parts are, and how that changed since the last 
 WRITERS := tools.contract_page tools.metadata_page tools.settings_page tools.dashboards.agent tools.dashboards.controller tests.chart.readme
 
 golden: $(STAMP) ## Write again what tests compare with: tests/golden, generated pages, dashboards
-	@rm -f tests/golden/*/*.*
+	@mkdir -p build && touch build/golden-before
 	@UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q $$(grep -l golden_file -r tests --include='test_*.py')
+	@find tests/golden -mindepth 2 -type f ! -newer build/golden-before -print -delete
 	@for each in $(WRITERS); do $(BIN)/python -m $$each; done
 
 fmt: $(STAMP) ## Format the Python code
