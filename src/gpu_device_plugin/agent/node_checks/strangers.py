@@ -1,7 +1,8 @@
 """Memory of cards that programs without a grant hold, for instance of pods that see every card."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.domain.cards.card import Card
@@ -10,6 +11,8 @@ from gpu_device_plugin.domain.grants.ledger import Ledger
 
 LEAST_MIB = 1024
 """From here on: the driver's own part of a card is some hundred MiB."""
+LOOKS = 4
+"""In a row: what a card uses is some seconds older than what slices say, and a pod has ended meanwhile."""
 _BYTES_PER_MIB = 1024 * 1024
 
 
@@ -20,12 +23,16 @@ class Strangers:
     node_store: NodeStore
     unexplained: Callable[[Card], int | None]
     ledger: Callable[[], Ledger]
+    _seen: deque[Mapping[str, int]] = field(default_factory=lambda: deque(maxlen=LOOKS))
 
     def find(self) -> str | None:
         """The cards whose slices no longer fit beside what strangers hold; None if there is none."""
         state, use = self.node_store.read(), self.ledger().use()
         mib = {card.uuid: (self.unexplained(card) or 0) // _BYTES_PER_MIB for card in state.cards}
-        found = {uuid: MiB(size) for uuid, size in mib.items() if size >= LEAST_MIB}
+        self._seen.append(mib)
+        least = {uuid: min(look.get(uuid, 0) for look in self._seen) for uuid in mib}
+        is_sure = len(self._seen) == LOOKS
+        found = {u: MiB(size) for u, size in least.items() if is_sure and size >= LEAST_MIB}
         if found != state.strangers:
             self.node_store.update(strangers=found)
             state = self.node_store.read()
