@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from tests.chart.rendering import RefusedError, agent, manifests, one, render, rights
+from tests.chart.rendering import NAME, RefusedError, agent, manifests, one, render, rights
 
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 
@@ -22,7 +22,10 @@ def kinds(*settings: str) -> dict[str, list[str]]:
 
 
 def test_nothing_of_claims_is_there_unless_they_are_asked_for() -> None:
-    assert kinds() == {}
+    assert kinds() == {
+        kind: [f"{NAME}-annotations"]
+        for kind in ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+    }
     text = render()
     assert "resourceclaims" not in text
     assert "plugins_registry" not in text
@@ -39,6 +42,7 @@ def test_policies_classes_and_a_template_for_each_namespace() -> None:
     assert found["MutatingAdmissionPolicy"] == [
         "gpu-device-plugin-slices",
         "gpu-device-plugin-claims",
+        "gpu-device-plugin-annotations",
     ]
     assert found["ResourceClaimTemplate"] == ["gpu-slice", "gpu-slice"]
     made = manifests(ON, "dra.wholeCards=nvidia.com/gpu")
@@ -79,7 +83,7 @@ def test_the_agent_gets_its_directories_and_rights() -> None:
         "/etc/cdi",
     } <= mounts
     assert "allocation_api: dra\n" in settings
-    assert "cdi_dir: /etc/cdi\n" in settings
+    assert 'cdi_dir: "/etc/cdi"\n' in settings
     assert "--cdi-dir=" not in main["args"]
     more = rights(one(made, "ClusterRole")) - rights(one(manifests(), "ClusterRole"))
     group = "resource.k8s.io"

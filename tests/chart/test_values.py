@@ -353,7 +353,7 @@ def test_the_stock_scheduler_comes_from_that_registry_too() -> None:
     values = ("controller.enabled=true", "scheduler.enabled=true")
     text = render(*values, "global.imageRegistry=r.example:5000")
 
-    assert "image: r.example:5000/registry.k8s.io/kube-scheduler:v" in text
+    assert 'image: "r.example:5000/registry.k8s.io/kube-scheduler:v' in text
 
 
 def notes(*settings: str, kubernetes: str = "") -> str:
