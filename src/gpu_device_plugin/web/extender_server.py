@@ -67,7 +67,7 @@ class Callers:
 class ExtenderServer(HttpListener):
     """Serves `handlers` between `start` and `stop`.
 
-    Whoever does not lead closes kube-scheduler's connection with its answer: the Service's next endpoint
+    A replica that does not lead closes kube-scheduler's connection with its answer: the Service's next endpoint
     gets new connections only, and clients of Go keep one for as long as it is used.
 
     With TLS only kube-scheduler, by its certificate, may call what is its own. The API server shows
