@@ -128,8 +128,8 @@ def test_the_scheduler_shows_the_certificate_that_the_controller_made_for_it() -
 def test_the_stock_scheduler_has_the_clusters_version() -> None:
     for version in ("1.35.2", "v1.35.2-gke.1047000", "v1.35.2+k3s1"):
         text = render(*BOTH, kubernetes=version)
-        assert "/kube-scheduler:v1.35.2\n" in text, f"no image has the tag {version}"
-    assert "/kube-scheduler:v9" in render(*BOTH, "scheduler.image.tag=v9")
+        assert '/kube-scheduler:v1.35.2"\n' in text, f"no image has the tag {version}"
+    assert '/kube-scheduler:v9"' in render(*BOTH, "scheduler.image.tag=v9")
 
 
 def test_the_controller_may_do_what_it_does_and_no_more() -> None:
