@@ -102,6 +102,7 @@ async def check_job(rig: Rig, step: Walk, containers: Containers) -> None:
     # A loaded machine only makes it less.
     assert rate < step("the rate of the log").data["percent"] + MARGIN
     assert step("the end of the job").command.split()[-1] == NAME
+    worker.kill()  # as a kubelet does before it forgets a pod
     await rig.delete(rig.uid(NAME))
     assert (await apply(rig, job, "successor")).is_admitted
     assert rig.card_of("successor") == rig.card_of(f"{NAME}-2")
