@@ -199,9 +199,9 @@ class StandInApiServer:
         half = self.latency(asked) / 2
         await asyncio.sleep(half)
         if "watch" in asked.query:
-            refusal = self._refusal(asked)
+            refusal, epoch = self._refusal(asked), self._epoch
             await asyncio.sleep(half)
-            return refusal if refusal is not None else await self._watch(request, asked)
+            return refusal if refusal is not None else await self._watch(request, asked, epoch)
         answer = self.respond(asked)
         await asyncio.sleep(half)
         return answer
@@ -287,8 +287,11 @@ class StandInApiServer:
         names = {"kind": kind, "apiVersion": "v1"}
         return web.json_response({**names, "metadata": meta, "items": items or None})
 
-    async def _watch(self, request: web.Request, asked: ApiRequest) -> web.StreamResponse:
-        epoch, at = self._epoch, int(asked.query.get("resourceVersion", "0"))
+    async def _watch(
+        self, request: web.Request, asked: ApiRequest, epoch: int
+    ) -> web.StreamResponse:
+        """Serve a watch that was let in during this epoch: one that opens afterwards ends at once."""
+        at = int(asked.query.get("resourceVersion", "0"))
         if at < self._oldest:
             return status(410, "too old resource version")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
