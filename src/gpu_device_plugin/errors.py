@@ -8,7 +8,7 @@
   + RefusalError             a pod cannot have what it asks for           -> the kubelet rejects the pod
     - RequestError           it asks for something that is never valid
     - DoesNotFitError        valid, but no card has room now
-    - UnknownPodError        it is not certain which pod asks
+    - UnknownPodError        the agent cannot tell which pod is asking
     - NodeError              the node cannot serve anyone now
   + EdgeError                something outside us failed                  -> retry
     - NvmlError

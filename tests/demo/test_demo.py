@@ -123,7 +123,7 @@ def test_the_demo_keeps_every_promise_within_80_columns(tmp: Path) -> None:
         "chat",
         "trainer",
     ]
-    assert re.search(r"\b(\d+) of \1 promises kept", output)
+    assert re.search(r"\b(\d+) of \1 checks passed", output)
     assert max(len(line) for line in output.splitlines()) <= 80
     assert_nothing_is_left(tmp)
 

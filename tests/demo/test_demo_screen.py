@@ -70,8 +70,8 @@ def test_the_end_counts_and_names_what_was_not_kept() -> None:
 
     screen.closing([Promise("a", "1", "1"), Promise("b", "1", "2")], 12.3)
 
-    assert "1 of 2 promises kept in 12 s" in paper.getvalue()
-    assert "not kept: b" in paper.getvalue()
+    assert "1 of 2 checks passed in 12 s" in paper.getvalue()
+    assert "failed: b" in paper.getvalue()
 
 
 def test_nothing_is_wider_than_80_columns() -> None:

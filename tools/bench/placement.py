@@ -27,7 +27,7 @@ dropped, and never leave. The figures, when 100 % and 130 % have arrived, are me
 Python's and not the paper's. Random, BestFit and FGD are written again here, to check this replay against the paper.
 
 The controller is a process of its own, asked over HTTP as kube-scheduler asks it: filter and prioritize for each pod, then bind. It does
-not know which pods will come. kube-scheduler is played: to the controller's points (weight 1) it adds LeastAllocated and
+not know which pods will come. kube-scheduler is simulated: to the controller's points (weight 1) it adds LeastAllocated and
 BalancedAllocation of processor and memory, and draws from the nodes of the highest sum at random. It places a pod without cards by these
 alone. A card has 1,000 units, so nothing is rounded.
 

@@ -237,10 +237,10 @@ class Teller:
         self._console.print()
         kept = len(promises) - len(broken)
         style = "bold red" if broken else "bold green"
-        text = f"{kept} of {len(promises)} promises kept in {seconds:.0f} s."
+        text = f"{kept} of {len(promises)} checks passed in {seconds:.0f} s."
         self._console.print(Text(text, style=style), "Nothing of this demo is left running.")
         for promise in broken:
-            self._line(f"not kept: {promise.what}", style="red")
+            self._line(f"failed: {promise.what}", style="red")
 
     def failed(self, text: str) -> None:
         """The demo could not go on."""

@@ -156,7 +156,7 @@ def beside_left(error: DoesNotFitError, pods: Collection[str]) -> DoesNotFitErro
 
 def _double_booked(pod: PodRef) -> DoesNotFitError:
     return DoesNotFitError(
-        f"the kubelet gives units that pod {pod} still holds (kubernetes issue 137534); create the "
+        f"the kubelet gives units that pod {pod} still holds (kubernetes pull request 137534); create the "
         f"pod again",
         reason="DoubleBooked",
     )
