@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpu_device_plugin.agent.node_checks.node_checks import UPGRADE_STATE_LABEL
 from gpu_device_plugin.controller import unhealthy_cards
 from gpu_device_plugin.domain.fractions import demands, pod_annotations
 from gpu_device_plugin.domain.grants import holdings_annotation, node_annotations
@@ -36,6 +37,8 @@ MODEL = "series of the [catalogue](models.md#the-catalogue)"
 ASKED_KEY = "gpu-device-plugin/asked"
 """Written by the chart's policy, which has none of our constants."""
 
+OTHERS = "NVIDIA's GPU Operator"
+CHANGES = "tasks/beside-others.md#when-the-operator-changes-the-driver"
 _FEATURES = "[feature labels](nvidia.md#feature-labels)"
 _ALLOCATION = '`{"<container index>":{"<card>":units}}`'
 _OLDER = "for older tools, of a slice on one card"
@@ -80,6 +83,8 @@ TABLES = {
         Key(labels.CUDA_LABEL, AGENT, "people", "`12.2`"),
         Key(labels.ACS_DRIVER_LABEL, AGENT, "kube-scheduler, for pods that [ask](models.md)", "`535.309.01`"),
         Key(model_catalogue.MODEL_LABEL, "controller; an operator's value stays", "kube-scheduler, for pods that ask", MODEL),
+        Key("nvidia.com/gpu.deploy.client", OTHERS, "the chart's DaemonSets", f"they leave a node with `false` or `paused-for-…`: [driver changes]({CHANGES})"),
+        Key(UPGRADE_STATE_LABEL, OTHERS, AGENT, f"states of the [driver's upgrade]({CHANGES})"),
         Key("nvidia.com/…", "agent, with `--gfd on`", "NVIDIA's tools", _FEATURES),
     ),
     "Annotations of a Node": (

@@ -243,6 +243,21 @@ async def test_another_plugin_on_a_disabled_node_is_no_fault_until_the_node_is_e
         await until(is_over)  # all who ask within 2 s get one page
 
 
+async def test_a_driver_upgrade_is_an_event_and_the_node_serves_until_the_agent_leaves() -> None:
+    """Each state of the operator's walk once, and that it is over."""
+    async with running_rig() as rig:
+        path, state = f"/api/v1/nodes/{NODE}", "nvidia.com/gpu-driver-upgrade-state"
+        for step in ("drain-required", "upgrade-done"):
+            node = json.loads(json.dumps(rig.api.objects[path]))
+            node["metadata"].setdefault("labels", {})[state] = step
+            await rig.api.put(path, node)
+            if step == "drain-required":
+                await until(lambda: rig.events("DriverUpgrade"), 10)
+                assert step in rig.events("DriverUpgrade")[0]["message"]
+                assert rig.allocatable()[MEM] == 60
+        await until(lambda: rig.events("DriverUpgradeOver"), 10)
+
+
 async def test_what_the_node_has_stands_in_labels_and_an_annotation() -> None:
     """R-510; no admission waits for it."""
     async with running_rig() as rig:

@@ -11,7 +11,11 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.lost_devices import LOST_DEVICES
-from gpu_device_plugin.agent.node_checks.node_checks import OLDEST_KUBELET, find_old_kubelet
+from gpu_device_plugin.agent.node_checks.node_checks import (
+    OLDEST_KUBELET,
+    find_driver_upgrade,
+    find_old_kubelet,
+)
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -111,3 +115,18 @@ def test_the_chart_and_the_pages_name_the_same_oldest_version() -> None:
     for page in ("README.md", "docs/install.md", "docs/operations/requirements.md"):
         text = (root / page).read_text()
         assert f"{oldest} or later" in text, page
+
+
+@pytest.mark.parametrize(
+    ("state", "is_told"),
+    [(None, False), ("", False), ("upgrade-done", False), ("drain-required", True)],
+)
+def test_a_driver_upgrade_of_the_operator_is_told_until_it_is_done(
+    state: str | None,
+    is_told: bool,  # noqa: FBT001
+) -> None:
+    labels = {} if state is None else {"nvidia.com/gpu-driver-upgrade-state": state}
+    text = find_driver_upgrade(labels) or ""
+
+    assert bool(text) is is_told
+    assert not is_told or "=drain-required" in text

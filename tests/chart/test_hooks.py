@@ -178,7 +178,8 @@ def test_hooks_prefer_nodes_that_have_or_had_an_agent_and_so_the_image() -> None
         preferred = nodes["preferredDuringSchedulingIgnoredDuringExecution"]
         agents = one(manifests(), "DaemonSet")["spec"]["template"]["spec"]["affinity"]
         required = agents["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-        assert [each["preference"] for each in preferred] == required["nodeSelectorTerms"]
+        by_card = [each["preference"]["matchExpressions"][0] for each in preferred]
+        assert by_card == [each["matchExpressions"][0] for each in required["nodeSelectorTerms"]]
         assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
         assert not labels.items() <= pod["metadata"]["labels"].items()
 

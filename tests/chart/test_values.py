@@ -263,6 +263,8 @@ def test_agents_go_to_nodes_with_a_card_and_simulated_ones_to_all_others() -> No
         labels_of(agent(manifests())),
         labels_of(agent(manifests("simulate.profile=v100"))),
     )
+    assert real.pop("nvidia.com/gpu.deploy.client") == {"NotIn"}
+    del simulated["nvidia.com/gpu.deploy.client"]
     assert real.pop("ack.node.gpu.schedule") == {"Exists"}
     assert real.keys() == simulated.keys()
     assert set.union(*real.values()) == {"In", "Exists"}
@@ -270,7 +272,7 @@ def test_agents_go_to_nodes_with_a_card_and_simulated_ones_to_all_others() -> No
 
 
 def test_a_pod_is_told_where_it_may_run_and_by_which_runtime() -> None:
-    values = {
+    values: dict[str, Any] = {
         "nodeSelector": {"pool": "gpu"},
         "affinity": {"podAffinity": {}},
         "tolerations": [{"operator": "Exists"}],
@@ -280,7 +282,9 @@ def test_a_pod_is_told_where_it_may_run_and_by_which_runtime() -> None:
         "resources": {"limits": {"memory": "1Gi"}},
     }
     pod = agent(manifests(values=values))
-    for key in ("nodeSelector", "affinity", "tolerations", "runtimeClassName", "imagePullSecrets"):
+    assert pod["nodeSelector"]["pool"] == "gpu"
+    assert pod["affinity"]["podAffinity"] == {}
+    for key in ("tolerations", "runtimeClassName", "imagePullSecrets"):
         assert pod[key] == values[key]
     assert pod["securityContext"]["seLinuxOptions"] == values["seLinuxOptions"]
     assert pod["containers"][0]["resources"]["limits"] == {"memory": "1Gi"}

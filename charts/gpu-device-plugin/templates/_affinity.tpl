@@ -38,3 +38,32 @@ nodeAffinity:
           - {key: ack.node.gpu.schedule, operator: Exists}
       {{- end }}
 {{- end }}
+
+{{/*
+Which nodes a workload that opens cards runs on, as nodeSelector and affinity. Takes a dict: root (the chart's), selector (labels that a
+node must have) and affinity. In each of its terms it leaves nodes where NVIDIA's operator is about to change the driver or the MIG
+layout, which an open card would prevent; a node without the operator's label is none of them.
+*/}}
+{{- define "gpu-device-plugin.placement" -}}
+{{- $client := "nvidia.com/gpu.deploy.client" }}
+{{- $away := dict "key" $client "operator" "NotIn" "values" (list "paused-for-driver-upgrade" "paused-for-mig-change" "false") }}
+{{- $affinity := deepCopy .affinity }}
+{{- $node := $affinity.nodeAffinity | default dict }}
+{{- $terms := list }}
+{{- range ($node.requiredDuringSchedulingIgnoredDuringExecution).nodeSelectorTerms | default (list (dict "matchExpressions" list)) }}
+{{- /* A term without anything chooses no node: it stays so. */ -}}
+{{- $terms = append $terms (ternary . (merge (dict "matchExpressions" (append (.matchExpressions | default list) $away)) .) (empty .)) }}
+{{- end }}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+{{- $waits := ternary (dict $client "true") dict (eq .root.Values.driverUpgrades "nodeSelector") }}
+nodeSelector:
+  {{- toYaml (merge (deepCopy .selector) $waits (dict "kubernetes.io/os" "linux")) | nindent 2 }}
+affinity:
+  {{- toYaml (set $affinity "nodeAffinity" $node) | nindent 2 }}
+{{- end }}
+
+{{/* The nodes of the agents. */}}
+{{- define "gpu-device-plugin.agentPlacement" -}}
+{{- $affinity := .Values.affinity | default (include "gpu-device-plugin.affinity" . | fromYaml) }}
+{{- include "gpu-device-plugin.placement" (dict "root" . "selector" .Values.nodeSelector "affinity" $affinity) }}
+{{- end }}

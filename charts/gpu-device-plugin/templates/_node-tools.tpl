@@ -46,29 +46,13 @@ spec:
       {{- with .Values.priorityClassName }}
       priorityClassName: {{ . | quote }}
       {{- end }}
-      {{- with $.selector }}
-      nodeSelector:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      {{- with $.label }}
-      affinity:
-        nodeAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            nodeSelectorTerms:
-              - matchExpressions:
-                  - {key: {{ . }}, operator: Exists}
-      {{- end }}
-      {{- if not (or $.label $.selector) }}
-      {{- with .Values.nodeSelector }}
-      nodeSelector:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      affinity:
-        {{- if .Values.affinity }}
-        {{- toYaml .Values.affinity | nindent 8 }}
-        {{- else }}
-        {{- include "gpu-device-plugin.affinity" . | nindent 8 }}
-        {{- end }}
+      {{- if or $.label $.selector }}
+      {{- $terms := list (dict "matchExpressions" (list (dict "key" $.label "operator" "Exists"))) }}
+      {{- $required := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+      {{- $affinity := ternary (dict "nodeAffinity" $required) dict (hasKey $ "label") }}
+      {{- include "gpu-device-plugin.placement" (dict "root" . "selector" ($.selector | default dict) "affinity" $affinity) | nindent 6 }}
+      {{- else }}
+      {{- include "gpu-device-plugin.agentPlacement" . | nindent 6 }}
       {{- end }}
       {{- with .Values.tolerations }}
       tolerations:

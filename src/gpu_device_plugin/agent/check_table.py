@@ -16,6 +16,7 @@ from gpu_device_plugin.agent.node_checks.node_checks import (
     Check,
     NodeChecks,
     Severity,
+    find_driver_upgrade,
     find_long_list,
     find_old_kubelet,
     find_shared_run_dir,
@@ -65,6 +66,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "upgrade the node",
             Severity.WARNING,
         ),
+        _upgrade_check(of),
         Check(
             "CardsExposed",
             lambda: exposure.find(cluster.runtime_class),
@@ -73,6 +75,17 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         ),
         _strangers_check(of),
         _devices_check(Path(settings.run_dir)),
+    )
+
+
+def _upgrade_check(of: Wiring) -> Check[str | None]:
+    cluster = of.cluster
+    cure = "none, unless the state stays (docs/tasks/beside-others.md)"
+    return Check(
+        "DriverUpgrade",
+        lambda: find_driver_upgrade(cluster.node.labels if cluster.node else {}),
+        cure,
+        Severity.INFORMATION,
     )
 
 

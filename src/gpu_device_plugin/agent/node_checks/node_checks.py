@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,6 +17,7 @@ from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import ConfigError, StorageError
 
 CHECK_SECONDS = 5.0
+UPGRADE_STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
 OLDEST_KUBELET = (1, 34)
 _RUN_DIR_SHARED = (
     "the run directory has no file system of its own: a container that enlarges its files can fill "
@@ -149,6 +150,14 @@ def find_old_kubelet(kubelet_version: str) -> str | None:
         f"the kubelet of this node is {kubelet_version}; kubelets before {oldest} list finished pods "
         f"and have no PodResources Get, so the agent notices fewer mistakes"
     )
+
+
+def find_driver_upgrade(labels: Mapping[str, str]) -> str | None:
+    """That NVIDIA's operator changes the driver of a node with these labels, and how far it is."""
+    state = labels.get(UPGRADE_STATE_LABEL, "")
+    if state in ("", "upgrade-done"):
+        return None
+    return f"the GPU operator changes this node's driver: {UPGRADE_STATE_LABEL}={state}"
 
 
 @dataclass(eq=False)
