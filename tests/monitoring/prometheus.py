@@ -130,5 +130,6 @@ async def running_prometheus(
 
 def filled_in(query: str, **chosen: str) -> str:
     """A query of the dashboard as Grafana sends it, with every variable chosen."""
-    values = {"__rate_interval": "1m", "job": JOB, "node": ".*", "namespace": ".*", **chosen}
+    every = dict.fromkeys(("cluster", "node", "namespace"), ".*")
+    values = {"__rate_interval": "1m", "__range": "1h", "job": JOB, **every, **chosen}
     return re.sub(r"\$(\w+)", lambda found: values[found[1]], query)

@@ -27,7 +27,8 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 def series(name: str, values: str, own: Mapping[str, str] | None = None) -> Series:
     """A series of the agent of n1; values a minute apart, as promtool writes them."""
-    ours = name if name.startswith(("up", "process_")) else f"gpu_device_plugin_{name}"
+    is_other = name.startswith(("up", "process_", "kube_"))
+    ours = name if is_other else f"gpu_device_plugin_{name}"
     labels = ",".join(f'{key}="{value}"' for key, value in {**TARGET, **(own or {})}.items())
     return {"series": f"{ours}{{{labels}}}", "values": values}
 
@@ -54,8 +55,10 @@ class Case:
 
 
 NODE_ALONE = {"node": "n1"}
+KNOWN = series("kube_node_info", "1x180")
 CASES = [
-    Case("GpuAgentDown", [series("up", "1x3 0x20")], 6, 10, ("n1", "10.0.0.7:9445")),
+    Case("GpuAgentDown", [series("up", "1x3 0x20"), KNOWN], 6, 10, ("n1", "10.0.0.7:9445")),
+    Case("GpuAgentDownOrNodeGone", [series("up", "1x3 0x20")], 6, 10, ("n1", "10.0.0.7:9445")),
     Case("GpuAgentsAbsent", [], 14, 16, (), {"job": JOB}),
     Case("GpuAgentNotReady", [series("ready", "0x30")], 8, 12, ("n1",)),
     Case(
@@ -188,6 +191,14 @@ CASES = [
         {**TARGET, **CONTAINER},
     ),
     Case(
+        "GpuPodsFlood",
+        [series("allocations_total", "0+600x9", {**MEM, "outcome": "refused", "reason": "NoRoom"})],
+        1,
+        3,
+        ("n1", "NoRoom", "1.2k"),
+        {"node": "n1", "reason": "NoRoom"},
+    ),
+    Case(
         "GpuPodsRefusedOverAndOver",
         [series("allocations_total", "0+2x90", {**MEM, "outcome": "refused", "reason": "NoRoom"})],
         14,
@@ -234,9 +245,12 @@ CASES = [
         NODE_ALONE,
     ),
 ]
+PAUSED = {"label_nvidia_com_gpu_deploy_client": "paused-for-driver-upgrade"}
 HEALTHY = [
     series("build_info", "1x180", {"version": "1"}),
-    series("up", "1x180"),
+    KNOWN,
+    series("kube_node_labels", "_x90 1x60", PAUSED),
+    series("up", "1x90 0x60 1x30"),
     series("ready", "1x180"),
     series("process_start_time_seconds", "100x90 5400x90"),  # one restart, of an upgrade
     series("registrations_total", "3x90 3x90", MEM),

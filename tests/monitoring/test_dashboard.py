@@ -19,8 +19,8 @@ DASHBOARD: dict[str, Any] = json.loads(PLACE.read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
 RULES = CHART / "monitoring" / "alerts.yaml"
 UNITS = {"short", "percent", "percentunit", "bytes", "s", "cps"}
-OF_OTHER_NODES = re.compile(r'slice_claim|claims_total|api="dra"|_enforcer')
-"""Of claims, and of memory that the driver holds."""
+OF_OTHER_NODES = re.compile(r'slice_claim|claims_total|api="dra"|_enforcer|_ready\{[^}]*\}\[')
+"""Of claims, of memory that the driver holds, and of an agent that was not ready."""
 
 
 def queries() -> list[tuple[str, str]]:
@@ -71,8 +71,16 @@ def test_every_query_is_of_what_was_chosen_above() -> None:
         selectors = re.findall(r"\w+\{([^}]*)\}", query)
         assert selectors, title
         for selector in selectors:
-            assert 'job=~"$job",node=~"$node"' in selector, (title, query)
+            assert 'cluster=~"$cluster",job=~"$job",node=~"$node"' in selector, (title, query)
         assert ("slice_" in query) == ("$namespace" in query) or "repairs" in query, title
+
+
+def test_no_picture_has_a_line_for_each_card_or_slice() -> None:
+    """A cluster of 40 nodes has 320 cards."""
+    for panel in PANELS:
+        for query in (target["expr"] for target in panel["targets"]):
+            each = re.match(r"(sum|max|min) by \((node|.*(card|pod))|gpu_", query)
+            assert not each or panel["type"] == "table" or "_over_time" in query, panel["title"]
 
 
 def test_every_metric_of_the_agent_is_shown() -> None:
@@ -140,7 +148,9 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent
 
         await until(all_found, 90, lambda: f"without a result: {empty}")
         await until_fired(prometheus, {"GpuXid", "GpuRegionGrown"})
-        for variable in DASHBOARD["templating"]["list"][1:]:
+        _, cluster, *others = DASHBOARD["templating"]["list"]
+        assert cluster["allValue"] == ".*", "a Prometheus of one cluster has no such label"
+        for variable in others:
             found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
             assert found, variable
             assert await prometheus.values_of(found[2], filled_in(found[1])), variable["name"]

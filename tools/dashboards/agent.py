@@ -29,7 +29,7 @@ from tools.dashboards.panels import (
 
 PLACE = Path(__file__).resolve().parents[2] / "charts/gpu-device-plugin/monitoring/dashboard.json"
 MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
-_AGENT = 'job=~"$job",node=~"$node"'
+_AGENT = 'cluster=~"$cluster",job=~"$job",node=~"$node"'
 
 
 def metric(name: str, *labels: str) -> str:
@@ -51,6 +51,11 @@ def units(resource: str, state: str = "") -> str:
 def per(labels: str, inner: str) -> str:
     """The sum for each combination of labels."""
     return f"sum by ({labels}) ({inner})"
+
+
+def highest(inner: str) -> str:
+    """The 20 highest at each moment: what 40 nodes of 8 cards have together is no picture."""
+    return f"topk(20, {inner})"
 
 
 def at_a_glance() -> list[AnyPanel]:
@@ -101,24 +106,33 @@ def nodes_and_cards() -> list[AnyPanel]:
     card = "node, card, uuid"
     return [
         lines(
-            Head("Memory units held, by node", "Of the node's units, whatever their size."),
+            Head("Memory units held", "Of a node's units; the 20 fullest nodes."),
             "percentunit",
-            Query(f"{per('node', units(MEM, 'held'))} / {per('node', units(MEM))}", "{{node}}"),
+            Query(
+                highest(f"{per('node', units(MEM, 'held'))} / {per('node', units(MEM))}"),
+                "{{node}}",
+            ),
         ).max(1),
         lines(
-            Head("Compute held, by node", "Of 100 percent a card; only mode core_mem has it."),
+            Head("Compute held", "Of 100 percent a card (mode core_mem); the 20 fullest nodes."),
             "percentunit",
-            Query(f"{per('node', units(CORE, 'held'))} / {per('node', units(CORE))}", "{{node}}"),
+            Query(
+                highest(f"{per('node', units(CORE, 'held'))} / {per('node', units(CORE))}"),
+                "{{node}}",
+            ),
         ).max(1),
         lines(
             Head(
-                "Largest free slice, by node",
-                "Memory units free on one healthy card: what asks for more is refused with NoRoom.",
+                "Largest free slice",
+                "Memory units free on one healthy card, 20 nodes: what asks for more than all of "
+                "them have is refused with NoRoom.",
             ),
             "short",
             Query(
-                f"max by (node) ({units(MEM, 'free')} * on (job, instance, uuid) "
-                f"group_left () {metric('card_healthy')})",
+                highest(
+                    f"max by (node) ({units(MEM, 'free')} * on (job, instance, uuid) "
+                    f"group_left () {metric('card_healthy')})"
+                ),
                 "{{node}}",
             ),
         ),
@@ -147,9 +161,13 @@ def nodes_and_cards() -> list[AnyPanel]:
             },
         ),
         states(
-            Head("Health of cards", "When each card could be given out, and when not.", 12),
+            Head("Cards that were out", "When they could be given out, and when not.", 12),
             {0: ("out", RED), 1: ("healthy", GREEN)},
-            Query(f"min by (node, card) ({metric('card_healthy')})", "{{node}} card {{card}}"),
+            Query(
+                f"min by (node, card) ({metric('card_healthy')}) and "
+                f"min by (node, card) (min_over_time({metric('card_healthy')}[$__range] @ end())) < 1",
+                "{{node}} card {{card}}",
+            ),
         ),
         rows(
             Head(
@@ -168,7 +186,9 @@ def nodes_and_cards() -> list[AnyPanel]:
         ranking(
             Head("XIDs and other news of cards", "Since the agents started.", 6),
             "short",
-            Query(per("node, reason", metric("card_changes_total")), "{{node}} {{reason}}"),
+            Query(
+                highest(per("node, reason", metric("card_changes_total"))), "{{node}} {{reason}}"
+            ),
         ),
     ]
 
@@ -188,21 +208,23 @@ def slices() -> list[AnyPanel]:
             Head(
                 "Memory used, of the slice",
                 "At 100 % the next allocation gets CUDA's out of memory. A pod shows once a "
-                "program of it has used its card.",
+                "program of it has used its card. The 20 fullest.",
             ),
             "percentunit",
-            Query(f"{used} / {limit}", "{{namespace}}/{{pod}} {{container}}"),
+            Query(highest(f"{used} / {limit}"), "{{namespace}}/{{pod}} {{container}}"),
         ).max(1),
         lines(
             Head(
                 "Card time used, of the slice",
                 "1 is the percentage that was asked for. Only containers with a cap below 100 % "
-                "are measured.",
+                "are measured. The 20 busiest.",
             ),
             "percentunit",
             Query(
-                f"{of_slices('slice_core_used_ratio')} / "
-                f"({of_slices('slice_core_percent')} > 0) * 100",
+                highest(
+                    f"{of_slices('slice_core_used_ratio')} / "
+                    f"({of_slices('slice_core_percent')} > 0) * 100"
+                ),
                 "{{namespace}}/{{pod}} {{container}}",
             ),
         ),
@@ -277,9 +299,13 @@ def agents() -> list[AnyPanel]:
     }
     return [
         states(
-            Head("Ready", "Whether /readyz of each agent answered 200.", 12),
+            Head("Agents that were not ready", "When /readyz answered 200, and when not.", 12),
             {0: ("not ready", RED), 1: ("ready", GREEN)},
-            Query(f"min by (node) ({metric('ready')})", "{{node}}"),
+            Query(
+                f"min by (node) ({metric('ready')}) and "
+                f"min by (node) (min_over_time({metric('ready')}[$__range] @ end())) < 1",
+                "{{node}}",
+            ),
         ),
         lines(
             Head(
@@ -289,37 +315,43 @@ def agents() -> list[AnyPanel]:
                 6,
             ),
             "short",
-            Query(f"max by (node) ({metric('reconcile_drift')})", "{{node}}"),
+            Query(highest(f"max by (node) ({metric('reconcile_drift')})"), "{{node}}"),
         ),
         lines(
-            Head("API server reachable", "As the agent sees it; 0: granting goes on without.", 6),
+            Head("API server not reached", "Agents, as they see it; granting goes on without.", 6),
             "short",
-            Query(f"min by (node) ({metric('api_reachable')})", "{{node}}"),
-        ).max(1),
+            Query(f"count({metric('api_reachable')}) - sum({metric('api_reachable')})", "agents"),
+        ),
         lines(
             Head("Out of the ordinary", "Counted since each agent's start; steps are news.", 6),
             "short",
             *(
-                Query(per("node", metric(name)), f"{{{{node}}}} {text}")
+                Query(highest(per("node", metric(name))), f"{{{{node}}}} {text}")
                 for name, text in odd.items()
             ),
-            Query(per("node, reason", metric("slice_repairs_total")), "{{node}} {{reason}}"),
+            Query(
+                highest(per("node, reason", metric("slice_repairs_total"))), "{{node}} {{reason}}"
+            ),
         ),
         lines(
             Head("Registrations", "With the kubelet; a step where it or the agent restarted.", 6),
             "short",
-            Query(per("node", metric("registrations_total")), "{{node}}"),
+            Query(highest(per("node", metric("registrations_total"))), "{{node}}"),
         ),
         lines(
             Head("Agents' memory", "Resident, without the NVML child.", 6),
             "bytes",
-            Query(f"max by (node) (process_resident_memory_bytes{{{_AGENT}}})", "{{node}}"),
+            Query(
+                highest(f"max by (node) (process_resident_memory_bytes{{{_AGENT}}})"), "{{node}}"
+            ),
         ),
         lines(
             Head("Agents' CPU", "Cores, without the NVML child.", 6),
             "short",
             Query(
-                per("node", f"rate(process_cpu_seconds_total{{{_AGENT}}}[$__rate_interval])"),
+                highest(
+                    per("node", f"rate(process_cpu_seconds_total{{{_AGENT}}}[$__rate_interval])")
+                ),
                 "{{node}}",
             ),
         ),
@@ -357,10 +389,22 @@ def build() -> str:
         .with_variable(
             dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
         )
-        .with_variable(variable("job", "Job", "label_values(gpu_device_plugin_build_info, job)"))
+        .with_variable(
+            # Series of one cluster's own Prometheus have no such label; `.*` finds them too.
+            variable(
+                "cluster", "Cluster", "label_values(gpu_device_plugin_build_info, cluster)"
+            ).all_value(".*")
+        )
         .with_variable(
             variable(
-                "node", "Node", 'label_values(gpu_device_plugin_build_info{job=~"$job"}, node)'
+                "job", "Job", 'label_values(gpu_device_plugin_build_info{cluster=~"$cluster"}, job)'
+            )
+        )
+        .with_variable(
+            variable(
+                "node",
+                "Node",
+                'label_values(gpu_device_plugin_build_info{cluster=~"$cluster",job=~"$job"}, node)',
             ).all_value(".*")
         )
         .with_variable(

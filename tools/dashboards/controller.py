@@ -28,22 +28,24 @@ def room() -> list[AnyPanel]:
     total = "sum by (node) (max by (node, card) (gpu_cluster_card_memory_units))"
     return [
         lines(
-            Head("Memory that is held", "Share of each node's memory units.", 12),
+            Head("Memory that is held", "Share of a node's memory units; the 20 fullest.", 12),
             "percentunit",
-            Query(f"1 - {free} / {total}", "{{node}}"),
+            Query(f"topk(20, 1 - {free} / {total})", "{{node}}"),
         ).max(1),
         lines(
-            Head("Free memory units", "Of each card, in units of its node.", 12),
+            Head("Free memory units", "Of the 20 cards with most, in units of their nodes.", 12),
             "short",
             Query(
-                "max by (node, card) (gpu_cluster_card_free_memory_units)", "{{node}} card {{card}}"
+                "topk(20, max by (node, card) (gpu_cluster_card_free_memory_units))",
+                "{{node}} card {{card}}",
             ),
         ),
         lines(
-            Head("Free compute", "Percent of each card, where nodes give compute out.", 8),
+            Head("Free compute", "Percent of the 20 cards with most, by mode core_mem.", 8),
             "percent",
             Query(
-                "max by (node, card) (gpu_cluster_card_free_core_percent)", "{{node}} card {{card}}"
+                "topk(20, max by (node, card) (gpu_cluster_card_free_core_percent))",
+                "{{node}} card {{card}}",
             ),
         ),
         lines(
