@@ -28,6 +28,7 @@ class Node:
         self.listed = ListedPod(PodRef("default", "late"))
         self.watched: dict[tuple[str, str], PodRequest] = {}
         self.fetches = 0
+        self.text: PodRequest | None = TEXT
         sources = Sources(
             self.list_pods,
             lambda: self.watched,
@@ -41,10 +42,10 @@ class Node:
         """PodResources List."""
         return [self.listed]
 
-    async def fetch(self, _namespace: str, _name: str) -> PodRequest:
+    async def fetch(self, _namespace: str, _name: str) -> PodRequest | None:
         """A GET."""
         self.fetches += 1
-        return TEXT
+        return self.text
 
     def holds(self, **units: str) -> None:
         """What List shows from now on."""
@@ -133,3 +134,17 @@ async def test_a_pod_made_again_with_other_containers_is_known_while_the_watch_i
         await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
 
     assert node.caller_lookup.specs() == {early.ref.key: early}
+
+
+async def test_a_static_pod_whose_file_was_edited_is_known_as_another_one() -> None:
+    """It has the name of one that was seen, and the API server has no mirror of it yet."""
+    node = Node()
+    node.text = None
+    first = ListedPod(PodRef("default", "other"))
+    node.listed = first
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.holds(CORE="gpu-0-core-0")
+    node.caller_lookup.remember(await node.list_pods())
+    node.listed = first
+
+    assert (await node.caller_lookup.identify(Call(Resource.CORE, 7), None)).caller.pod == first.pod

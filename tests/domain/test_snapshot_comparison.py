@@ -8,6 +8,7 @@ from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
+    corrected_uid,
     fill_units,
     find_unknown,
     pass_on_units,
@@ -78,3 +79,14 @@ def test_what_an_init_container_handed_on_is_not_known_to_be_held() -> None:
     new = HeldUnits(pod, "two", MEM, frozenset({"m09"}))
 
     assert find_unknown(_ledger(init), [heir, itself, stranger, new]) == [heir, new]
+
+
+def test_a_pod_made_again_on_the_same_units_has_no_second_grant() -> None:
+    """Its own was made with its uid; the old pod's grant, of the same container and units, stays the old pod's."""
+    old = changed(grant("a", "m00 m01"), slice_id="old", pod=PodRef("default", "a", "uid-old"))
+    new = changed(grant("a", "m00 m01"), slice_id="new", pod=PodRef("default", "a", "uid-new"))
+    reported = {(("default", "a"), "main", str(MEM), _ids("m00 m01")): "uid-new"}
+
+    assert corrected_uid(old, reported, _ledger(old)) == "uid-new"
+    assert corrected_uid(old, reported, _ledger(old, new)) == "uid-old"
+    assert corrected_uid(new, reported, _ledger(old, new)) == "uid-new"

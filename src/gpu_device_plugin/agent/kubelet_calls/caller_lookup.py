@@ -51,6 +51,7 @@ class CallerLookup:
         self.sources = sources
         self._live = live
         self._seen: frozenset[PodKey] = frozenset()
+        self._holding: frozenset[PodKey] = frozenset()  # those of `_seen` that held units
         self._fetched: Specs = {}
         self._replaced: frozenset[str] = (
             frozenset()
@@ -62,6 +63,7 @@ class CallerLookup:
     def remember(self, listed: Sequence[ListedPod]) -> None:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
         self._seen = frozenset([entry.pod.key for entry in listed])
+        self._holding = frozenset([entry.pod.key for entry in listed if entry.resources])
 
     def remember_too(self, steady: Iterable[PodRef]) -> None:
         """Pods that were there at two passes in a row, so none of them is just being admitted."""
@@ -94,7 +96,9 @@ class CallerLookup:
         """Who makes this call. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
         specs = await self._specs_for(listed, call)
-        seen = self._seen
+        # One that held units and holds none is another pod under its name, as of a static pod's file.
+        empty = {entry.pod.key for entry in listed if not entry.resources}
+        seen = self._seen - (self._holding & empty)
         self.remember(listed)
         seen_now = self._seen
         if session is not None and session.pod.key not in seen_now:

@@ -194,7 +194,7 @@ class Reconciler:
         for grant in ledger.grants.values():
             named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
             named = rename_holder(
-                named, corrected_uid(named, snapshot.uids_by_holding), named.container
+                named, corrected_uid(named, snapshot.uids_by_holding, ledger), named.container
             )
             listed, own, of_scheme = parts[schemes.of_grant(grant)]
             named = pass_on_units(named, listed, own)

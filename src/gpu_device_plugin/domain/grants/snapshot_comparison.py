@@ -106,16 +106,20 @@ def fill_units(grant: Grant, entries: Iterable[CheckpointEntry], ledger: Ledger)
     return grant
 
 
-def corrected_uid(grant: Grant, reported: Mapping[Holding, str]) -> str:
+def corrected_uid(grant: Grant, reported: Mapping[Holding, str], ledger: Ledger) -> str:
     """The grant's uid, or the one that List and checkpoint both have for that pod name now.
 
     A pod that was created again under its name while the API was away was granted by the old pod
-    spec, and so under the old uid.
+    spec, and so under the old uid. Where the new pod has a grant of its own for the same units, this
+    one is the old pod's.
     """
     for resource, ids in grant.units.items():
         place = (grant.pod.key, grant.container, resource, frozenset(ids))
         if place in reported:
-            return reported[place]
+            uid = reported[place]
+            same = ledger.holders(frozenset(ids))
+            others = {other.pod.uid for other in same if other.slice_id != grant.slice_id}
+            return grant.pod.uid if uid in others else uid
     return grant.pod.uid
 
 
