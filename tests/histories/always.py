@@ -1,15 +1,16 @@
 """What holds at any time, looked at every two seconds."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.histories.driver import SimulatedCard
 from tests.histories.explored import MANY
 from tests.histories.node import Node
-from tests.histories.pods import looked_at
-from tests.histories.shapes import CORE, MEM
+from tests.histories.pods import Life, looked_at
+from tests.histories.shapes import ALONE, CORE, MEM
 from tests.histories.truth import (
     Hold,
+    against_the_rules,
     card_of_device,
     grants,
     held,
@@ -64,6 +65,9 @@ def _given_twice(node: Node, found: list[Hold]) -> Iterator[str]:
     for card, its in by_card.items():
         if card and any(not hold.is_fraction for hold in its):
             yield from _kinds_mixed(card, its)
+        alone = {hold.life.pod.uid: hold.life for hold in its if hold.life.pod.labels == ALONE}
+        if len({hold.life.pod.uid for hold in its}) > 1:
+            yield from _alone_and_shared(node, card, alone.values())
 
 
 def _kinds_mixed(card: str, its: list[Hold]) -> Iterator[str]:
@@ -79,18 +83,29 @@ def _kinds_mixed(card: str, its: list[Hold]) -> Iterator[str]:
                 yield f"{_told(one)} and {_told(other)}: a fraction of a card that is given whole or in replicas"
 
 
+def _alone_and_shared(node: Node, card: str, alone: Iterable[Life]) -> Iterator[str]:
+    """But where nobody could read the label when it was placed."""
+    for life in alone:
+        if life.was_known and not against_the_rules(node, life):
+            yield f"{life.pod.name} is to have {card} for itself, and shares it"
+
+
 def _told(hold: Hold) -> str:
     return f"{hold.life.pod.name} holds {hold.unit} of {hold.device}"
 
 
 def _given_under_a_process(node: Node, found: list[Hold]) -> Iterator[str]:
-    """Its pod was deleted by force, but a process of it still has the lock on its region."""
-    owners = {hold.unit: hold.life.pod.name for hold in found}
+    """Its pod was deleted by force, but a process of it still has the lock on its region.
+
+    While the API server does not answer, a pod that comes back under its name is taken for the same.
+    """
+    owners = {hold.unit: hold.life for hold in found if hold.life.was_known}
     for life, container, by_resource in node.pods.forced():
         node.explored["moments with a container whose pod is forgotten"] += 1
         for unit in (u for ids in by_resource.values() for u in ids if life.locks.get(container)):
             if unit in owners:
-                yield f"{life.pod.name}/{container} runs on, and {owners[unit]} was given its {unit}"
+                name = owners[unit].pod.name
+                yield f"{life.pod.name}/{container} runs on, and {name} was given its {unit}"
 
 
 def _spoilt_files(node: Node) -> Iterator[str]:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tests.histories.shapes import OF_MIG, OF_NVIDIA, SHAPES, TIGHT, WARM
+from tests.histories.shapes import OF_EXCLUSIVE, OF_MIG, OF_NVIDIA, SHAPES, TIGHT, WARM
 from tests.histories.steps import QUIET, Step
 from tests.histories.troubles import CONFIGURATIONS
 
@@ -18,12 +18,21 @@ _Made = tuple[str, dict[str, object]]
 
 
 class World(NamedTuple):
-    """A kind of node: how it begins, its first pods, the shapes that are asked for later, and of how many pods."""
+    """A kind of node.
+
+    Attributes:
+        begin: Its first steps.
+        warm: Shapes of its first pods.
+        shapes: Those that are asked for later.
+        pods: Of how many pods.
+        more: What happens to it more often than to others.
+    """
 
     begin: tuple[Step, ...]
     warm: tuple[str, ...]
     shapes: tuple[str, ...]
     pods: int = 12
+    more: tuple[str, ...] = ()
 
 
 def _nvidia(*further: Step, mode: str = "default") -> tuple[Step, ...]:
@@ -38,8 +47,9 @@ def _nvidia(*further: Step, mode: str = "default") -> tuple[Step, ...]:
 
 _SPREAD = (Step("placement", 0.0, {"policy": "spread"}),)
 _WORLDS: tuple[tuple[World, int], ...] = (
-    (World((), WARM, SHAPES), 30),
-    (World(_SPREAD, WARM, (*SHAPES, *TIGHT, *TIGHT, *TIGHT)), 30),
+    (World((), WARM, SHAPES), 26),
+    (World((), OF_EXCLUSIVE, OF_EXCLUSIVE, 4, ("replace", "replace", "restart_kubelet")), 8),
+    (World(_SPREAD, WARM, (*SHAPES, *TIGHT, *TIGHT, *TIGHT)), 26),
     (World((Step("label", 5.0, {"mode": "share"}),), ("memory",), SHAPES), 6),
     (World(_nvidia(), ("card",), (*OF_NVIDIA, "plain"), 3), 12),
     (World(_nvidia(Step("configure", 8.0, {"name": "x4"})), OF_NVIDIA, OF_NVIDIA, 8), 12),
@@ -48,6 +58,7 @@ _WORLDS: tuple[tuple[World, int], ...] = (
             _nvidia(Step("card_cut", 1.0, {"card": 1, "instances": 3}), mode=""),
             (*OF_MIG, *WARM),
             (*OF_MIG, *SHAPES),
+            more=("card_cut", "replace"),
         ),
         10,
     ),
@@ -74,7 +85,9 @@ def _warm(chance: random.Random, pod: int, shapes: Sequence[str]) -> Step:
 
 
 def _step(chance: random.Random, world: World) -> Step:
-    do, what = chance.choice(_CHOICES)(chance, world)
+    is_special = bool(world.more) and chance.random() < 0.4
+    maker = _MORE[chance.choice(world.more)] if is_special else chance.choice(_CHOICES)
+    do, what = maker(chance, world)
     away = _AWAY_SECONDS if do == "agent_away" else 0.0
     return Step(do, away + chance.choice(_WAITS), what)
 
@@ -138,12 +151,13 @@ def _swap(chance: random.Random, world: World) -> _Made:
     return "swap", {"one": one, "other": other, "grace": chance.choice(_GRACE), "by_force": forced}
 
 
-def _restart_kubelet(chance: random.Random, _: World) -> _Made:
+def _restart_kubelet(chance: random.Random, world: World) -> _Made:
     return "restart_kubelet", {
         "away": round(chance.uniform(0.1, 5), 2),
         "late": round(chance.uniform(0, 20), 2),
         "forgets": chance.random() < 0.2,
         "has_get": chance.random() < 0.8,
+        **({"bound": chance.choice(world.shapes)} if chance.random() < 0.5 else {}),
     }
 
 
@@ -197,3 +211,8 @@ _MAKERS: tuple[tuple[_Maker, int], ...] = (
     (_restart_kubelet, 3),
 )
 _CHOICES = [maker for maker, weight in _MAKERS for _ in range(weight)]
+_MORE = {
+    "replace": _replace,
+    "restart_kubelet": _restart_kubelet,
+    "card_cut": _of_card("card_cut", instances=_one(0, 0, 3)),
+}

@@ -18,7 +18,7 @@ from tests.histories.loop import Process, in_process
 from tests.histories.machine import Machine
 from tests.histories.nvml_child import spawner
 from tests.histories.pods import NODE, Pods
-from tests.histories.refusals import Refusals
+from tests.histories.refusals import Refusals, is_api_wrong
 from tests.histories.shapes import (
     CORE,
     FIT_WITH_COMPUTE,
@@ -88,6 +88,7 @@ class Node:
     Attributes:
         settings: What the agent's next start is given beside the usual.
         agent: The agent that runs now; None between two of them.
+        kubelet_since: When the kubelet began.
         agent_ended_at: When an agent last ended, or was asked to.
         agent_back_at: Before that no agent is started.
         crashes: How agents ended that nobody had ended.
@@ -110,6 +111,7 @@ class Node:
         self.limits = DriverLimits(machine, self.driver, self.pods)
         self.settings: dict[str, Any] = {}
         self.agent: Process | None = None
+        self.kubelet_since = self.machine.loop.now
         self.agent_since = self.agent_ended_at = self.agent_back_at = 0.0
         self.crashes: list[str] = []
         self.disturbed_until = 0.0
@@ -119,6 +121,7 @@ class Node:
         self._troubles: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
         self._agents: list[Process] = []
         self.pods.on_rejected, machine.on_log = self.refusals.note, self.refusals.heard
+        self.pods.can_read = lambda: not is_api_wrong(self)
         self.pods.agent_name = lambda: self.agent.name if self.agent else ""
 
     def paths(self) -> Settings:
@@ -255,6 +258,7 @@ class Node:
             (self.kubelet.plugin_dir / CHECKPOINT_NAME).unlink(missing_ok=True)
             for life in self.pods.lives.values():
                 life.is_forgotten = True
+        self.kubelet_since = self.machine.loop.now
         self.kubelet.forget_pods()
         await self.kubelet.start()
         self.pods.readmit(late_seconds)
@@ -297,6 +301,7 @@ class Node:
         machine.boot += 1
         machine.booted_at = machine.loop.now
         self.limits.boot()
+        self.kubelet_since = self.machine.loop.now
         self.kubelet.forget_pods()
         await self.kubelet.start()
         self.pods.readmit(machine.chance.choice((0.0, 5.0, 20.0)))

@@ -239,7 +239,8 @@ class _Rounds:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await asyncio.wait({task}, timeout=_WAIT_SECONDS)
-        self.are_answered = self._asked[-1] not in self._since
+        is_alone = len(self._opened.cards) == 1
+        self.are_answered = self._driver.answers if is_alone else self._asked[-1] not in self._since
 
     async def _answer(self, card: SimulatedCard) -> None:
         await self._driver.ask(card)
@@ -249,7 +250,7 @@ class _Rounds:
         if card.uuid not in self._known:
             self._known[card.uuid] = is_late
             self._tell_inventory()
-        else:
+        elif self.is_shown:
             self._say(kind="probes", cards=[self._probe(card, is_late=is_late)])
 
     def _is_silent(self, card: SimulatedCard) -> bool:
@@ -257,6 +258,8 @@ class _Rounds:
         since = self._since.get(card.uuid)
         if since is None or asyncio.get_running_loop().time() - since < SLOW_SECONDS:
             return False
+        if len(self._opened.cards) == 1:  # a card alone has no witness but the driver itself
+            return self._driver.answers
         return any(at > since for uuid, at in self._answered_at.items() if uuid != card.uuid)
 
     def _tell_silent(self) -> None:

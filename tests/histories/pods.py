@@ -51,6 +51,7 @@ class Life:
         is_forced: It was deleted by force: the kubelet has forgotten it, and its containers run on.
         is_forgotten: The kubelet has lost what it knew of its units, or admitted it while it knew
             of no resource at all; such a pod runs with none.
+        was_known: The agent could read its spec when it was admitted.
         asked_at: When the kubelet began to admit it.
         refused_by: The agent that ran when it was rejected.
         shape_never_fits: The node does not give what it asks for, or may have come not to.
@@ -68,6 +69,7 @@ class Life:
     is_terminating: bool = False
     is_forced: bool = False
     is_forgotten: bool = False
+    was_known: bool = True
     asked_at: float = 0.0
     refused_by: str = ""
     shape_never_fits: bool = False
@@ -88,6 +90,7 @@ class Pods:
 
     def __init__(self, machine: Machine, api: Api, kubelet: StandInKubelet) -> None:
         self.lives: dict[str, Life] = {}
+        self.can_read: Callable[[], bool] = lambda: True
         self.agent_name: Callable[[], str] = str
         self.is_kubelet_up = False
         self.forgetful_until = 0.0
@@ -164,7 +167,7 @@ class Pods:
     def force(self, uid: str, seconds: float) -> None:
         """It is deleted by force: kubelet and API server forget it, its containers run on so long."""
         life = self.lives[uid]
-        if life.is_over() or not life.running:
+        if life.is_over() or not life.running or life.is_static:  # which nobody can force
             self.end(uid, "Gone")
             return
         life.is_forced, life.phase = True, "Gone"
@@ -247,6 +250,7 @@ class Pods:
             self._kubelet.add(life.pod)
             return
         life.asked_at = self._machine.loop.now
+        life.was_known &= self.can_read()
         admission = await self._kubelet.admit(life.pod)
         if life.is_over():  # deleted meanwhile
             self._kubelet.remove(life.pod.uid)

@@ -17,7 +17,7 @@ from tests.histories.node import NODE_PATH, Node
 from tests.histories.pods import Life, path_of
 from tests.histories.quiet import possible_modes, waits
 from tests.histories.shapes import CORE, MEM
-from tests.histories.truth import grants, holds
+from tests.histories.truth import against_the_rules, grants, holds
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
 from gpu_device_plugin.domain.grants.holdings_annotation import (
@@ -64,12 +64,14 @@ def untruths(node: Node) -> Iterator[str]:
     meta = node.api.objects[NODE_PATH]["metadata"]
     annotations = meta.get("annotations", {})
     yield from _cards(node, annotations.get(CARDS_ANNOTATION))
-    yield from _labels(node, meta.get("labels", {}))
+    yield from _labels(node, meta.get("labels", {}), annotations.get(CARDS_ANNOTATION))
     away = {c.uuid for c in node.driver.cards if not c.is_sound or waits(node, c.uuid)}
     sure = [
         life
         for life in node.pods.living()
-        if is_sure(life) and away.isdisjoint(pods[life.pod.uid].units)
+        if is_sure(life)
+        and away.isdisjoint(pods[life.pod.uid].units)
+        and not against_the_rules(node, life)
     ]
     told = _holdings(node, annotations.get(HOLDINGS_ANNOTATION, "{}"))
     for life in sure:
@@ -133,13 +135,14 @@ def _card(
         yield f"card {card.uuid} is told as {entry}, and that it is well is {is_offered}"
 
 
-def _labels(node: Node, labels: Mapping[str, str]) -> Iterator[str]:
-    if any(waits(node, card.uuid) for card in node.driver.cards) or COUNT_LABEL not in labels:
+def _labels(node: Node, labels: Mapping[str, str], cards: str | None) -> Iterator[str]:
+    """They count the cards that the annotation tells: not one that is cut under pods that hold it."""
+    if cards is None or any(waits(node, card.uuid) for card in node.driver.cards):
         return
-    told = labels[COUNT_LABEL], labels.get(MEMORY_LABEL)
-    sizes = {str(n) for n in (len(_shown(node)), sum(c.is_sound for c in _shown(node)))}
-    if told[0] not in sizes or told[1] != f"{node.driver.cards[0].memory_mib}MiB":
-        yield f"labels tell {told}, and there are {len(_shown(node))} cards"
+    told = labels.get(COUNT_LABEL), labels.get(MEMORY_LABEL)
+    shown = json.loads(cards)["cards"]
+    if shown and told != (str(len(shown)), f"{shown[0]['memory_mib']}MiB"):
+        yield f"labels tell {told}, and the annotation {cards}"
 
 
 # -- pods

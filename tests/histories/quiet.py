@@ -7,8 +7,8 @@ from itertools import product
 from tests.histories.driver import SimulatedCard
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 from tests.histories.pods import Life, path_of
-from tests.histories.shapes import CARDS_LABEL, CORE, COUNT, GPU, INSTANCE, MEM
-from tests.histories.truth import card_of_device, grants, held, holds
+from tests.histories.shapes import CORE, COUNT, GPU, INSTANCE, MEM
+from tests.histories.truth import against_the_rules, card_of_device, grants, held, holds
 from tools.harness.kubelet_pods import StandInPod
 from tools.harness.kubelet_registry import CHECKPOINT_NAME
 
@@ -82,8 +82,8 @@ def _of_card(node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit) -> se
     is_held = any(card_of_device(node, hold.device) == card.uuid for hold in holds(node))
     configurations = node.past.configurations[0 if is_held else -1 :] or ["whole"]
     found = {_cut(node, card, mode, unit, name) for name in configurations}
-    if waits(node, card.uuid):
-        found.add(_NOTHING)
+    if waits(node, card.uuid) or (is_held and node.past.configurations):
+        found.add(_NOTHING)  # one that was cut, or left MIG mode, under pods that hold it is out
     if is_held and len(node.past.configurations) > 1:  # it offers what is held of it, and no more
         found |= {(0, 0, 0, amount, 0) for amount in range(_MOST_HELD)}
         found |= {(0, 0, 0, 0, amount) for amount in range(_MOST_HELD)}
@@ -161,7 +161,8 @@ def _units(mode: str, unit: MemoryUnit) -> tuple[int, ...]:
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:
     wanted = [c for c in life.pod.containers if c.kind is not ContainerKind.INIT]
     idle = [c.name for c in wanted if c.name not in life.running]
-    if idle and not (life.shape_never_fits and life.start_errors):
+    is_in_doubt = life.shape_never_fits or not life.was_known
+    if idle and not (is_in_doubt and life.start_errors):
         yield f"{life.pod.name} is not refused, and {idle} do not run: {life.start_errors}"
     lacking = [
         (c.name, r)
@@ -173,18 +174,9 @@ def _not_at_work(node: Node, life: Life) -> Iterator[str]:
         yield f"{life.pod.name} runs without {lacking}"
     meta = node.api.objects.get(path_of(life.pod), {}).get("metadata", {})
     is_given = not life.shape_never_fits or not idle
-    is_known = meta.get("annotations") or _against_the_rules(node, life)
+    is_known = meta.get("annotations") or against_the_rules(node, life)
     if is_given and any(c.limits.get(MEM) for c in wanted) and not is_known:
         yield f"{life.pod.name} has no annotations"
-
-
-def _against_the_rules(node: Node, life: Life) -> bool:
-    """A label that nobody could read at Allocate: the pod runs on one card, and an Event says so."""
-    return CARDS_LABEL in life.pod.labels and any(
-        value["reason"] == "CardCountUnknown" and value["involvedObject"]["name"] == life.pod.name
-        for path, value in node.api.objects.items()
-        if "/events/" in path
-    )
 
 
 def leftovers(node: Node) -> Iterator[str]:

@@ -15,6 +15,7 @@ from tests.histories.shapes import ALONE, CARDS_LABEL, FRACTIONS, MEM
 from tools.harness.kubelet_pods import StandInContainer
 
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
+from gpu_device_plugin.domain.grants.lifetime import KUBELET_SETTLE_SECONDS
 from gpu_device_plugin.domain.node.pods import ContainerKind
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _broke_off(message: str) -> bool:
 # -- causes
 
 
-def _is_api_wrong(node: "Node", _: Life) -> bool:
+def is_api_wrong(node: "Node", _: Life | None = None) -> bool:
     """A watch that is behind is none: one GET tells of a pod."""
     faults = node.api.faults
     return bool(
@@ -258,7 +259,7 @@ def _is_book_lost(node: "Node", life: Life) -> bool:
 
 
 def _is_nobody_known(node: "Node", life: Life) -> bool:
-    causes = (_is_api_wrong, _others_may_ask, _is_book_lost)
+    causes = (is_api_wrong, _others_may_ask, _is_book_lost)
     return any(cause(node, life) for cause in causes)
 
 
@@ -274,11 +275,17 @@ def _is_disk_wrong(node: "Node", life: Life) -> bool:
 def _is_spec_unknown(node: "Node", life: Life) -> bool:
     """The first call shows one resource; nobody says what else the pod asks for."""
     is_hidden = life.is_static and not node.kubelet.has_pods_api
-    return is_hidden or _is_api_wrong(node, life)
+    return is_hidden or is_api_wrong(node, life)
+
+
+def _is_unsure_who_lives(node: "Node", life: Life) -> bool:
+    """List may be short, the checkpoint names pods that are gone, and the watch does not tell yet."""
+    is_short = node.machine.loop.now - node.kubelet_since < KUBELET_SETTLE_SECONDS
+    return (is_short and node.api.faults.lag_seconds > 0) or _is_spec_unknown(node, life)
 
 
 _EXCUSES: Mapping[str, Callable[["Node", Life], bool]] = {
-    "NoRoom": _is_spec_unknown,
+    "NoRoom": _is_unsure_who_lives,
     "UnknownPod": _is_nobody_known,
     "UnitsHeld": _is_nobody_known,
     "StateNotWritable": _is_disk_wrong,

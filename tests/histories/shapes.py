@@ -33,6 +33,7 @@ _SHAPES: Mapping[str, tuple[StandInContainer, ...]] = {
     "half": (_asks("main", 7, 50),),
     "whole": (_asks("main", 15, 100),),
     "alone": (_asks("main", 4, 20),),
+    "alone, init": (_asks("prepare", 3, 20, _INIT), _asks("main", 3, 20)),
     "several": (_asks("one", 2, 20), _asks("two", 3, 10), _asks("none", 0, 0)),
     "init": (_asks("prepare", 4, 20, _INIT), _asks("main", 4, 20)),
     "bigger init": (_asks("prepare", 6, 40, _INIT), _asks("main", 2, 20), _asks("two", 2, 10)),
@@ -70,6 +71,8 @@ WARM = ("small", "small", "plain", "quarter", "quarter", "several", "sidecar", "
 """Those that a node has from the start: four of them fit one card."""
 TIGHT = ("half", "half", "quarter", "several", "sidecar, init", "bigger init", "alone")
 """Those for which both cards together soon have room, and neither of them has."""
+OF_EXCLUSIVE = ("alone", "alone, init", "alone, init", "small", "plain")
+"""Where a card is for one pod alone, and soon for another."""
 FIT_WITHOUT_COMPUTE = frozenset({"memory", "two cards", "nothing"})
 """What modes cgpu and share give."""
 FIT_WITH_COMPUTE = frozenset(SHAPES) - {
@@ -81,7 +84,7 @@ FIT_WITH_COMPUTE = frozenset(SHAPES) - {
     "two cards",
 }
 """What mode core_mem gives."""
-_LABELS = {"two cards": {CARDS_LABEL: "2"}, "alone": ALONE}
+_LABELS = {"two cards": {CARDS_LABEL: "2"}, "alone": ALONE, "alone, init": ALONE}
 
 
 def pod_of(name: str, uid: str, shape: str) -> StandInPod:

@@ -42,6 +42,7 @@ class Step:
 
 
 _APART_SECONDS = 0.3
+_BOUND_LATE = 99  # the number of a pod that was bound while the kubelet was away
 QUIET = "quiet"
 """In place of an action: whatever is wrong ends, and after a while everything is compared."""
 _SETTINGS: Mapping[str, Callable[[str], Any]] = {
@@ -185,8 +186,9 @@ def release_after(node: Node) -> None:
 
 
 def recover(node: Node, card: int) -> None:
-    """A person says that a card is well."""
+    """A person says that a card is well; until the next probe that counts."""
     if node.agent is not None:
+        node.past.bad_since.clear()
         line = json.dumps({"command": "recover", "card": str(card)}).encode() + b"\n"
         asyncio.get_running_loop().create_task(node.agent.ask(line))
 
@@ -199,13 +201,24 @@ def _kept_in_memory(descriptor: int) -> None:
 
 
 def restart_kubelet(
-    node: Node, away: float, late: float, *, forgets: bool = False, has_get: bool = True
+    node: Node,
+    away: float,
+    late: float,
+    *,
+    forgets: bool = False,
+    has_get: bool = True,
+    bound: str = "",
 ) -> None:
-    """It ends, is away for some seconds, and lists no pod for some more."""
+    """It ends, is away for some seconds, and has its pods some more later; one older than all is bound meanwhile."""
     if node.pods.is_kubelet_up:
         node.pods.forget_work()
         restart = node.restart_kubelet(away, late, forgets=forgets, has_get=has_get)
         asyncio.get_running_loop().create_task(restart)
+    if bound and _youngest(node, _BOUND_LATE) is None:
+        create(node, _BOUND_LATE, bound)
+        life = _youngest(node, _BOUND_LATE)
+        if life is not None:
+            life.created = 0.0
 
 
 def _youngest(node: Node, pod: int) -> Life | None:

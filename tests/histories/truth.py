@@ -105,3 +105,12 @@ def card_of_device(node: "Node", device: str) -> str:
     if not device.startswith("MIG-"):
         return device
     return next((c.uuid for c in node.driver.cards if device in c.all_instances), device)
+
+
+def against_the_rules(node: "Node", life: Life) -> bool:
+    """A label that nobody could read at Allocate: the pod runs, not as it asks, and an Event says so."""
+    return bool(life.pod.labels) and any(
+        value["reason"] == "CardCountUnknown" and value["involvedObject"]["name"] == life.pod.name
+        for path, value in node.api.objects.items()
+        if "/events/" in path
+    )
