@@ -106,7 +106,7 @@ async def starting_kubelet(rig: Rig) -> AsyncIterator[None]:
     """
     rig.kubelet.sources_ready = False
     await rig.kubelet.restart()
-    await until(lambda: rig.kubelet.allocatable(CORE) == 200, 20)
+    await rig.until_offered({MEM: 30, CORE: 200, COUNT: 2}, 20)
     yield
     rig.kubelet.sources_ready = True
 
@@ -118,6 +118,7 @@ async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts()
             assert (await rig.admit(name, slice_of(2, 30), labels=ALONE)).is_admitted
         async with starting_kubelet(rig):
             late = await rig.admit("late", slice_of(2, 30))
+            print(late.message)
             assert not late.is_admitted
         await rig.delete(rig.uid("first"))
         assert (await rig.admit("later", slice_of(2, 30))).is_admitted

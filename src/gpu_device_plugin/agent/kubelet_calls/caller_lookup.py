@@ -96,9 +96,9 @@ class CallerLookup:
         """Who makes this call. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
         specs = await self._specs_for(listed, call)
-        # One that held units and holds none is another pod under its name, as of a static pod's file.
+        # One that held units, holds none and has no spec is another: a static pod's file was edited.
         empty = {entry.pod.key for entry in listed if not entry.resources}
-        seen = self._seen - (self._holding & empty)
+        seen = self._seen - ((self._holding & empty) - specs.keys())
         self.remember(listed)
         seen_now = self._seen
         if session is not None and session.pod.key not in seen_now:

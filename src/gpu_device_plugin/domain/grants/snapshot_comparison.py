@@ -117,9 +117,9 @@ def corrected_uid(grant: Grant, reported: Mapping[Holding, str], ledger: Ledger)
         place = (grant.pod.key, grant.container, resource, frozenset(ids))
         if place in reported:
             uid = reported[place]
-            same = ledger.holders(frozenset(ids))
-            others = {other.pod.uid for other in same if other.slice_id != grant.slice_id}
-            return grant.pod.uid if uid in others else uid
+            is_other = uid != grant.pod.uid  # nearly never
+            is_taken = is_other and any(o.pod.uid == uid for o in ledger.holders(ids))
+            return grant.pod.uid if is_taken else uid
     return grant.pod.uid
 
 
