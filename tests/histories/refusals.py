@@ -8,6 +8,7 @@ held by nobody? If so, only a reason whose cause is there at that moment excuses
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tests.histories.pods import Life
@@ -135,8 +136,10 @@ class Refusals:
     def _held_by_others(self, rejected: Life) -> Iterator[tuple[frozenset[str], bool]]:
         """Units, and whether their pod is alone on its card."""
         pods, kubelet = self.node.pods, self.node.kubelet
-        for life in pods.living():
-            for ids in pods.held(life).values() if life is not rejected else ():
+        for life in filter(lambda life: life is not rejected, pods.living()):
+            # A container that is to start again asks for what its kubelet has forgotten.
+            forgotten = life.units.values() if life.is_forgotten else ()
+            for ids in chain(pods.held(life).values(), *(by.values() for by in forgotten)):
                 yield ids, _is_alone(life)
         for _, _, by_resource in pods.forced():
             yield from ((ids, False) for ids in by_resource.values())
