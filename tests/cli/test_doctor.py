@@ -161,7 +161,7 @@ async def report(cluster: Cluster, at: int, kind: str, reason: str, message: str
     await cluster.server.put(f"/api/v1/namespaces/default/events/{at}", event)
 
 
-async def test_a_card_out_of_service_is_told_once_with_the_cure_of_its_event(
+async def test_an_unhealthy_card_is_told_once_with_the_cure_of_its_event_and_its_pods(
     cluster: Cluster,
 ) -> None:
     """Two cards may have the same fault: the end of one's is not the end of the other's."""
@@ -172,8 +172,10 @@ async def test_a_card_out_of_service_is_told_once_with_the_cure_of_its_event(
     await report(cluster, 2, "Normal", "Recovered", "card 1 (GPU-gpu-a-1): healthy again")
     of_0, of_1 = (await found(cluster)).split("problem ")[1:]
 
-    assert of_0.endswith("-> XID 79; check the riser\n")
-    assert "docs/operations/events.md" in of_1
+    assert "; pods on it: ns/chat, ns/cuda-sample\n" in of_0
+    assert of_0.endswith("-> delete its pods, which go elsewhere; then XID 79; check the riser\n")
+    assert "; pods on it: ns/batch\n" in of_1
+    assert "then reboot the node; if it comes again, check power and riser, then have" in of_1
     assert "2 problems, 0 notes\n" in of_1
 
 
@@ -187,7 +189,7 @@ async def test_an_outage_of_all_cards_is_the_cure_of_each(cluster: Cluster) -> N
     await report(cluster, 0, "Warning", "Stalled", "NVML: no answer; see dmesg")
     said = await found(cluster)
 
-    assert said.count("-> NVML: no answer; see dmesg\n") == 2
+    assert said.count("; then NVML: no answer; see dmesg\n") == 2
     assert "2 problems, 0 notes\n" in said
 
 
@@ -266,7 +268,7 @@ async def test_without_a_daemonset_nodes_and_cards_are_examined_all_the_same(
     said = (await cluster.run("doctor", columns=250)).output
     assert "no DaemonSet runs the agent in this cluster" in said
     assert "nodes publish cards, and no agent serves them: gpu-a, gpu-b" in said
-    assert "card 1 (GPU-gpu-b-1) of node gpu-b is out of service" in said
+    assert "card 1 (GPU-gpu-b-1) of node gpu-b is unhealthy" in said
     assert "node gpu-a reported StateNotWritable" in said
     assert "clear-nodes" in said
 

@@ -383,6 +383,7 @@ async def test_why_counts_whole_devices_as_the_scheduler_does(whole_cards: Clust
 async def test_why_says_what_each_card_lacks_and_what_would_fit(cluster: Cluster) -> None:
     await cluster.say("big", "FailedScheduling", SCHEDULER_SAYS, "default-scheduler")
     await cluster.golden("why-pending", "why", "big", "-n", "ns")
+    await cluster.golden("why-pending-wide", "why", "big", "-n", "ns", "-o", "wide")
 
 
 async def test_why_shows_the_cards_for_a_refused_pod(cluster: Cluster) -> None:
@@ -463,7 +464,8 @@ async def test_why_compares_the_container_that_finds_no_card(cluster: Cluster) -
             more = {"name": container, "resources": {"limits": limits}}
             asking["spec"]["containers"].append(more)
         await cluster.add(asking, "Pending")
-        assert text in (await cluster.run("why", f"ns/{name}", columns=120)).output
+        found = await cluster.run("why", f"ns/{name}", "-o", "wide", columns=120)
+        assert text in found.output
 
 
 async def test_a_node_that_is_closed_is_said_to_be(cluster: Cluster) -> None:
@@ -987,7 +989,7 @@ async def test_why_and_doctor_answer_programs_too(cluster: Cluster) -> None:
     assert [each["node"] for each in story["nodes"]] == ["gpu-c", "gpu-a", "gpu-b"]
     text = (await cluster.run("why", "ns/big")).output
     assert re.findall(r"^  node    (\S+):", text, re.MULTILINE) == ["gpu-c", "gpu-a", "gpu-b"]
-    assert " ".join(story) == "pod state asks created holds messages nodes cures"
+    assert " ".join(story) == "pod state cures asks created holds messages nodes"
     assert story["pod"] == "ns/big"
     assert SCHEDULER_SAYS in story["messages"][0]
     await cluster.server.delete("/api/v1/nodes/gpu-c")

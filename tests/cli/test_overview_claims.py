@@ -106,7 +106,7 @@ async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluste
     await cluster.add(claiming("big", 14, 80), "Pending")
     await cluster.say("big", "FailedScheduling", UNALLOCATED, "default-scheduler")
     await put_dra(cluster, {0: (10, 60), 1: (15, 100)})
-    shown = await words(cluster, "why", "ns/big")
+    shown = await words(cluster, "why", "ns/big", "-o", "wide")
 
     assert "container a: aliyun.com/gpu-mem: 14" in shown
     assert "through claims (docs/dra.md): slice-14-80-c0" in shown
@@ -161,7 +161,8 @@ async def test_why_names_the_allocation_api_where_no_node_has_the_pods(cluster: 
     await cluster.server.put("/api/v1/nodes/plain", ready(node("plain", 1, by_claims=(0,))))
     shown = await words(cluster, "why", "ns/limits")
     assert (
-        "dra: never: this node gives its cards through claims, and the pod asks by limits" in shown
+        "dra, plain: never: this node gives its cards through claims, and the pod asks by limits"
+        in shown
     )
     assert (
         "-> label the pod's namespace gpu-device-plugin/allocation-api=dra and create the pod"
@@ -197,7 +198,7 @@ async def test_why_of_a_whole_card_counts_the_cards_that_a_claim_can_have_whole(
     await cluster.add(asking_devices("waits", 1), "Pending")
     shown = await words(cluster, "why", "ns/waits")
 
-    assert "dra: has too few nvidia.com/gpu by claims (dra.wholeCards): 0 of 2 free, 1" in shown
+    assert "dra: has too few; nvidia.com/gpu by claims (dra.wholeCards): 0 of 2 free, 1" in shown
     assert "-> ask less, free a slice" in shown
     assert "holds container a: card 1 (Tesla-V100" in await words(cluster, "why", "ns/held")
 
@@ -220,8 +221,9 @@ async def test_why_says_that_an_init_container_shares_no_whole_cards_of_several(
 
     del made["spec"]["initContainers"]
     await cluster.add(made, "Pending")
-    assert "dra: has too few nvidia.com/gpu by claims (dra.wholeCards): 1 of 2 free" in await words(
-        cluster, "why", "ns/two"
+    assert (
+        "dra: has too few; nvidia.com/gpu by claims (dra.wholeCards): 1 of 2 free"
+        in await words(cluster, "why", "ns/two")
     )
 
 

@@ -175,7 +175,8 @@ async def test_a_slice_and_a_whole_card_are_two_pods(cluster: Cluster) -> None:
     assert "node    gpu-a: never: it gives slices, and no nvidia.com/gpu" in found
     assert "node    gpu-w: never, in mode default" in found
     assert "make two pods of it" in found
-    assert "fits" not in found
+    assert "fits on 0 of 3 nodes" in found
+    assert ": fits," not in found
 
 
 async def test_a_refusal_is_told_in_the_agents_words(cluster: Cluster) -> None:
@@ -199,7 +200,7 @@ async def test_nodes_whose_cards_cannot_be_read_are_named(cluster: Cluster) -> N
         await cluster.server.put(f"/api/v1/nodes/{name}", broken)
     found = await why(cluster, pod("wants", 2, 30))
 
-    assert "node    gpu-b: annotation of cards names no known mode" in found
+    assert "nodes   gpu-a, gpu-b: annotation of cards names no known mode" in found
     assert "run `kubectl gpu doctor`: it names the cure" in found
     assert "no node publishes cards" not in found
     assert LESS not in found
@@ -308,7 +309,8 @@ async def test_of_many_nodes_those_where_it_fits_come_first_and_the_rest_is_coun
         await cluster.server.put(
             f"/api/v1/nodes/gpu-x{n:02}", ready(node(f"gpu-x{n:02}", 1, sick=sick))
         )
-    found = await why(cluster, pod("large", 15, 60))
+    await why(cluster, pod("large", 15, 60))
+    found = (await cluster.run("why", "ns/large", "-o", "wide", columns=300)).output
 
     assert "node    gpu-a: fits, card 2\n" in found
     assert found.index("gpu-x24: fits, card 0\n") < found.index("gpu-x00: ")
@@ -328,3 +330,35 @@ async def test_a_card_that_is_only_reserved_is_no_slice_yet(cluster: Cluster) ->
     found = await why(cluster, pod("wished", 2, 30, on="gpu-a", annotations=wish))
 
     assert "it is bound and has no slice yet" in found
+
+
+async def test_a_large_cluster_is_told_in_a_line_for_each_kind_of_node(cluster: Cluster) -> None:
+    """Verdict and cure come first; the node that has most for the pod stands for its kind."""
+    for n in range(60):
+        one = ready(node(f"gpu-x{n:02}", 2, sick=(0, 1) if n < 9 else ()), unschedulable=n > 50)
+        await cluster.server.put(f"/api/v1/nodes/gpu-x{n:02}", one)
+    await cluster.add(pod("x", 3, 30, on="gpu-x20", annotations=held(0, 3, 30)))
+    await cluster.add(pod("big", 16, 30), "Pending")
+    found = (await cluster.run("why", "ns/big")).output.splitlines()
+
+    assert found[0] == "ns/big  Pending, not bound to a node: fits on 0 of 62 nodes with cards"
+    assert found[1].startswith("  ->      ask less, or add a node of larger cards")
+    assert len(found) <= 16
+    text = " ".join(" ".join(found).split())
+    assert "nodes gpu-a, gpu-x09 and 41 more: has no card with room for it; what fits: 15" in text
+    assert "nodes gpu-x00, gpu-x01 and 7 more: every card is unhealthy" in text
+    assert "nodes gpu-x51, gpu-x52 and 7 more: has no card with room for it, and the node" in text
+
+
+async def test_a_pod_on_an_unhealthy_card_is_told_so_with_what_to_do(cluster: Cluster) -> None:
+    """In the first lines; so is one that holds a part of it whole."""
+    await cluster.server.put("/api/v1/nodes/gpu-s", ready(node("gpu-s", 2, sick=(1,))))
+    mine = pod("mine", 2, 30, on="gpu-s", annotations=held(1, 2, 30))
+    await cluster.add(pod("beside", 2, 30, on="gpu-s", annotations=held(0, 2, 30)))
+    first, second, *_ = (await why(cluster, mine, "Running")).splitlines()
+
+    assert first == "ns/mine  Running, on node gpu-s, on an unhealthy card"
+    assert second.startswith("  ->      card 1 of node gpu-s is unhealthy (XID79 since 2026")
+    assert "delete the pod" in second
+    assert "then reboot the node; if it comes again, check power and riser" in second
+    assert "unhealthy" not in (await cluster.run("why", "ns/beside")).output

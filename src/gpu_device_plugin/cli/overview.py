@@ -175,12 +175,12 @@ def top(prometheus: str | None, listing: Listing) -> None:
 
 @gpu.command()
 @click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=_PODS)
-@listing("-n -o -w", formats=("json", "yaml"), usual="that of the context")
+@listing("-n -o -w", formats=("json", "yaml", "wide"), usual="that of the context")
 def why(pod: str, listing: Listing) -> None:
     """Explain why a pod is pending or was refused.
 
-    For each node and card it shows what is free, what is missing, and what would fit; of a pod
-    that runs, what it holds.
+    It shows first what to do, then a line for each kind of node: whether the pod fits, and what
+    would fit. `-o wide` shows each node with its cards; of a pod that runs, `why` shows what it holds.
     """
     from gpu_device_plugin.overview.questions import read_story
 
@@ -193,7 +193,9 @@ def why(pod: str, listing: Listing) -> None:
             hint = "; it is NAMESPACE/POD, or -n NAMESPACE POD" if where in _TYPES else ""
             raise NotKnownError(f"no pod {where}/{name}, and no Event about one{hint}")
         found = replace(found, nodes=tuple(sorted(found.nodes, key=lambda each: not each.is_fit)))
-        return VerbResult(asdict(found), lambda screen: screen.story(found))
+        return VerbResult(
+            asdict(found), lambda screen: screen.story(found, is_wide=listing.is_wide)
+        )
 
     listing.show(read)
 

@@ -25,7 +25,7 @@ from gpu_device_plugin.overview.finding import Finding, Level
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
 from gpu_device_plugin.overview.slice_use import SliceUse
 from gpu_device_plugin.overview.totals import NamespaceTotal
-from gpu_device_plugin.overview.verdicts import NodeVerdict
+from gpu_device_plugin.overview.verdicts import NodeVerdict, node_kinds
 from gpu_device_plugin.overview.why import PodStory
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red", "bright_cyan")
@@ -35,6 +35,7 @@ _WIDE = 120
 _ANY_WIDTH = 10_000
 _INDENT = 3
 _MOST_VERDICTS = 20
+_MOST_KINDS = 6
 _MIB = 1024 * 1024
 
 Lines = list[list[Segment]]
@@ -136,8 +137,12 @@ class OverviewScreen:
         notes = count_noun(len(found) - problems, "note")
         self._console.print(f"{examined}: {count_noun(problems, 'problem')}, {notes}")
 
-    def story(self, story: PodStory) -> None:
-        self._console.print(Text.assemble((story.pod, "bold"), f"  {story.state}"))
+    def story(self, story: PodStory, *, is_wide: bool = False) -> None:
+        """The verdict and what to do first, then what is known; `is_wide`: with the cards of each node."""
+        head = Text.assemble((story.pod, "bold"), f"  {story.state}")
+        self._print(self._lines(head, self._console.width))
+        for cure in story.cures:
+            self._hanging("  ->      ", cure, "bold")
         parts = (
             ("asks", story.asks),
             ("created", story.created),
@@ -147,12 +152,23 @@ class OverviewScreen:
         for label, lines in parts:
             for at, line in enumerate(lines):
                 self._hanging(f"  {label if at == 0 else '':<8}", line)
+        if not is_wide:
+            self._kinds(story.nodes)
+            return
         for verdict in story.nodes[:_MOST_VERDICTS]:
             self._verdict(verdict)
         if left := story.nodes[_MOST_VERDICTS:]:
             self._hanging("  node    ", f"and {count_noun(len(left), 'node')} more")
-        for cure in story.cures:
-            self._hanging("  ->      ", cure, "bold")
+
+    def _kinds(self, verdicts: Sequence[NodeVerdict]) -> None:
+        kinds = node_kinds(verdicts)
+        is_short = any(not kind.most.is_never for kind in kinds)
+        for kind in kinds[:_MOST_KINDS]:
+            style = "green" if kind.most.is_fit else "red"
+            text = f"{kind.names}: {kind.line(is_short=is_short)}"
+            self._hanging("  nodes   " if len(kind.nodes) > 1 else "  node    ", text, style)
+        if left := sum(len(kind.nodes) for kind in kinds[_MOST_KINDS:]):
+            self._hanging("  nodes   ", f"and {left} more, see -o wide")
 
     def _verdict(self, verdict: NodeVerdict) -> None:
         style = "green" if verdict.is_fit else "red"

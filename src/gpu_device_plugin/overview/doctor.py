@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpu_device_plugin.domain.cards.fault_cures import fault_cure
 from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
 from gpu_device_plugin.domain.node.allocation_api import (
     ALLOCATION_API_LABEL,
@@ -192,10 +193,13 @@ def _cards(facts: Installation) -> Iterator[Finding]:
         for card in view.cards:
             if not card.is_healthy:
                 found = (e.message for e in reported if _is_of_card(e, view.name, card))
+                fault, pods = f": {card.fault}" if card.fault else "", view.pods_on(card)
+                on_it = f"; pods on it: {few(map(str, pods))}" if pods else ""
+                cure = "; ".join(_CARD_TEXT.sub("", text) for text in found)
+                cure = cure or fault_cure(card.fault.partition(" ")[0])
                 yield problem(
-                    f"card {card.index} ({card.uuid}) of node {view.name} is out of service"
-                    f"{card.fault and f': {card.fault}'}",
-                    "; ".join(_CARD_TEXT.sub("", text) for text in found) or _EVENTS,
+                    f"card {card.index} ({card.uuid}) of node {view.name} is unhealthy{fault}{on_it}",
+                    f"delete its pods, which go elsewhere; then {cure}" if pods else cure,
                 )
     if len(units := {view.unit_mib for view in facts.cards.nodes}) > 1:
         yield note(

@@ -170,6 +170,13 @@ class NodeCards:
         whole = (card.uuid for card in self.cards if pod in card.pods)
         return frozenset((*whole, *(uuid for uuid, pods in self.instances.items() if pod in pods)))
 
+    def pods_on(self, card: CardView) -> tuple[PodRef, ...]:
+        """Who holds anything of a card: a slice, all of it, or an instance of it."""
+        devices = self.offer.devices
+        cut = [u for u in self.instances if u in devices and devices[u].card == card.index]
+        held = (*card.pods, *(holder.pod for holder in card.holders))
+        return tuple(dict.fromkeys((*held, *chain.from_iterable(self.instances[u] for u in cut))))
+
     @property
     def is_whole(self) -> bool:
         """Whether its mode gives whole cards, replicas or instances, and no slices."""

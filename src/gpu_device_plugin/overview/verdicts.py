@@ -4,6 +4,7 @@ kube-scheduler counts whole cards, replicas and MIG instances as the kubelet doe
 device. So what is left on a node is its allocatable less what the pods bound to it ask for.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,6 +128,8 @@ class NodeVerdict:
     Attributes:
         cards: One line a card: what it has, and what is missing.
         hint: The largest such slice that would fit, or "".
+        devices: What it has of the whole devices that the pod asks for, or "".
+        free: How many units or devices that is, to compare nodes by.
         is_other_api: Whether the node serves such requests by the other allocation API (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
         is_too_large: Whether no card of the node has as many units as are asked of one.
@@ -138,6 +141,8 @@ class NodeVerdict:
     cards: tuple[str, ...] = ()
     is_fit: bool = False
     hint: str = ""
+    devices: str = ""
+    free: int = 0
     is_other_api: bool = False
     is_never: bool = False
     is_unreadable: bool = False
@@ -149,6 +154,48 @@ class NodeVerdict:
         """Whether it might take the pod if more were free."""
         is_other = self.is_other_api or self.is_never or self.is_unreadable
         return not (self.is_fit or self.cure or is_other)
+
+    @property
+    def kind(self) -> str:
+        """The verdict without the names of cards."""
+        return _PLACE.sub("", self.verdict)
+
+
+_PLACE = re.compile(r",? \(?card \d+(?:, \d+)*\)?(?=,|$)")
+_NAMED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """Nodes of which the same is to be said; `most` is the one that has most for the pod."""
+
+    nodes: tuple[str, ...]
+    most: NodeVerdict
+
+    @property
+    def names(self) -> str:
+        first = ", ".join(self.nodes[:_NAMED])
+        left = len(self.nodes) - _NAMED
+        return f"{first} and {left} more" if left > 0 else first
+
+    def line(self, *, is_short: bool) -> str:
+        """What is said of them; `is_short`: without what a pod would have to ask there."""
+        said = self.most.verdict if len(self.nodes) == 1 else self.most.kind
+        said = said.partition(";")[0] if is_short and self.most.is_never else said
+        fits = self.most.hint and f"what fits: {self.most.hint}"
+        return "; ".join(filter(None, (said, fits or self.most.devices)))
+
+
+def node_kinds(verdicts: Iterable[NodeVerdict]) -> list[NodeKind]:
+    """The nodes by what is to be said of them: where the pod fits first, then the largest group."""
+    groups: dict[str, list[NodeVerdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault(verdict.kind, []).append(verdict)
+    found = [
+        NodeKind(tuple(each.node for each in group), max(group, key=lambda each: each.free))
+        for group in groups.values()
+    ]
+    return sorted(found, key=lambda k: (not k.most.is_fit, k.most.is_never, -len(k.nodes)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +238,8 @@ def _both(slices: NodeVerdict, whole: NodeVerdict | None, names: str) -> NodeVer
         (*slices.cards, *whole.cards),
         is_fit=slices.is_fit and whole.is_fit,
         hint=slices.hint,
+        devices=whole.devices,
+        free=slices.free,
     )
 
 
@@ -229,6 +278,8 @@ def _device_verdicts(
             f"{verdict}, but {closed.why}" if closed.why else verdict,
             tuple(str(room) for room in rooms),
             is_fit=has_room and not closed.why,
+            devices="; ".join(map(str, rooms)),
+            free=min(room.allocatable - room.taken for room in rooms),
             cure=closed.cure if has_room else "",
         )
 
@@ -266,11 +317,12 @@ def _verdict(
         fits = f"would fit (card {index}), but {closed.why}" if closed.why else fits
         return NodeVerdict(node.name, fits, cards, is_fit=not closed.why, cure=closed.cure)
     lack = "has no card with room for it" if lacking else "has no room for all containers at once"
+    lack = lack if any(room.is_healthy for room in rooms) else "every card is unhealthy"
     verdict = lack + (f", and {closed.why}" if closed.why else "")
     most = max((room.card.capacity(room.unit) for room in rooms), default=0)
     is_too_large = compared.units_per_card > most
-    hint = _hint(rooms, compared, chosen)
-    return NodeVerdict(node.name, verdict, cards, hint=hint, is_too_large=is_too_large)
+    hint, free = _hint(rooms, compared, chosen)
+    return NodeVerdict(node.name, verdict, cards, hint=hint, free=free, is_too_large=is_too_large)
 
 
 def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
@@ -304,11 +356,13 @@ def _card_line(room: Room, wanted: Demand) -> str:
     return f"card {room.card.index}: {free}" + (f", {' and '.join(lacks)} too few" if lacks else "")
 
 
-def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> str:
+def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> tuple[str, int]:
+    """The largest slice that would fit, for people, and its units."""
     found = place(rooms, wanted, policy)
     room = found.largest if isinstance(found, NoRoom) else None
     if room is None or wanted.cards > 1:
-        return ""  # the largest slice of one card says nothing of several
+        return "", 0  # the largest slice of one card says nothing of several
     percent = min(wanted.core_percent, room.free_core)
     compute = f" with {percent} %" if wanted.core_percent else ""
-    return f"{room.free_mem} units ({room.free_slice_mib} MiB){compute} on card {room.card.index}"
+    where = f"on card {room.card.index}"
+    return f"{room.free_mem} units ({room.free_slice_mib} MiB){compute} {where}", room.free_mem

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from gpu_device_plugin.domain.cards.fault_cures import fault_cure
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import TEMPLATE, asked_text, parse_claim_name
 from gpu_device_plugin.domain.fractions.pod_annotations import (
@@ -51,6 +52,7 @@ class Situation:
         unlisted: Why nodes and pods cannot be listed, so that both are empty; else "".
         holds: Whether it holds anything, or a scheduler has reserved it.
         has_been_told: Whether anybody has said anything of it.
+        unhealthy: What is wrong with cards that it is on, and the cure.
     """
 
     verdicts: Sequence[NodeVerdict]
@@ -58,6 +60,7 @@ class Situation:
     unlisted: str
     holds: bool
     has_been_told: bool
+    unhealthy: tuple[str, ...] = ()
 
 
 def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, ...]:
@@ -66,7 +69,8 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     if pod.status.is_over:
         return _cures_after_end(pod, asking, now)
     if pod.spec.node_name:
-        return _of_node(pod.spec.node_name, now) or _cures_on_node(pod, holds=now.holds)
+        on_node = _of_node(pod.spec.node_name, now) or now.unhealthy
+        return on_node or _cures_on_node(pod, holds=now.holds)
     if pod.metadata.deletion_timestamp:
         kept_by = "what keeps it is in its metadata.finalizers"
         return (f"it is being deleted, so no scheduler takes it; {kept_by}",)
@@ -164,7 +168,9 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
     if how := few(verdict.cure for verdict in verdicts if verdict.cure):
         yield f"the cards have room, the node is closed to it: {how}"
     if lacking := [verdict for verdict in verdicts if verdict.lacks_room]:
-        by_node = "; each node says what fits now" if any(each.hint for each in verdicts) else ""
+        by_node = (
+            "; its nodes' lines say what fits now" if any(each.hint for each in verdicts) else ""
+        )
         is_too_large = all(verdict.is_too_large for verdict in lacking)
         larger = "ask less, or add a node of larger cards: none has so many units"
         yield f"{larger if is_too_large else 'ask less, free a slice, or add a node'}{by_node}"
@@ -200,7 +206,8 @@ class PodStory:
     """All that is known of a pod.
 
     Attributes:
-        state: Phase, node and reason, in one line.
+        state: Phase, node, reason and, for a pod without a slice, on how many nodes it fits, in one line.
+        cures: What to do next.
         asks: One line a container.
         created: By whom, when, and how long ago; empty where that is not known.
         messages: What the scheduler, the kubelet or the agent said, the last one last.
@@ -209,12 +216,12 @@ class PodStory:
 
     pod: str
     state: str
+    cures: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     created: tuple[str, ...] = ()
     holds: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
     nodes: tuple[NodeVerdict, ...] = ()
-    cures: tuple[str, ...] = ()
 
 
 def creation_text(pod: ExplainedPod, now: datetime.datetime) -> tuple[str, ...]:
@@ -249,7 +256,7 @@ def story(
     unread = (_NO_EVENTS,) if events is None else ()
     messages = (*_event_lines(told), *_of_pod(pod, told), *unread)
     if asking is None:
-        return PodStory(name, _state(pod), (_NOTHING,), created, messages=messages)
+        return PodStory(name, _state(pod), asks=(_NOTHING,), created=created, messages=messages)
     unit = next((n.offer.unit for n in cards.nodes if n.name == asking.node), None)
     unit = unit or next((n.offer.unit for n in cards.nodes), MemoryUnit.GIB)
     devices = (f"{device}: {count}" for device, count in sorted(asking.devices.items()))
@@ -258,7 +265,8 @@ def story(
     is_past = pod.failed_by_itself or pod.status.phase == "Succeeded"
     needs_place = not (holds or is_served(pod) or is_past)
     nodes = node_verdicts(asking, pod, cards, facts) if needs_place else ()
-    now = Situation(nodes, facts, unlisted, holds=bool(holds), has_been_told=bool(messages))
+    sick = () if pod.status.is_over else tuple(_unhealthy(asking, cards.nodes))
+    now = Situation(nodes, facts, unlisted, bool(holds), bool(messages), sick)
     messages += tuple(
         f"node {node.name} serves by an older configuration: {node.offer.older_configuration}"
         for node in cards.nodes
@@ -266,7 +274,29 @@ def story(
     )[:_SHOWN_EVENTS]
     messages += () if believed_holds(asking.request, asking.annotations).is_all else (_DISPUTED,)
     steps = cures(pod, asking, now)
-    return PodStory(name, _state(pod), asks, created, holds, messages, nodes, steps)
+    state = _state(pod) + (", on an unhealthy card" if sick else _fits_text(pod, nodes))
+    return PodStory(name, state, steps, asks, created, holds, messages, nodes)
+
+
+def _fits_text(pod: ExplainedPod, nodes: Sequence[NodeVerdict]) -> str:
+    """On how many of the nodes that were compared the pod fits; empty where none was."""
+    fitting = sum(verdict.is_fit for verdict in nodes)
+    now = " now" if pod.status.is_over else ""
+    of = f"of {count_noun(len(nodes), 'node')} with cards"
+    return f": fits{now} on {fitting} {of}" if nodes else ""
+
+
+def _unhealthy(asking: ClusterPod, nodes: Iterable[NodeCards]) -> Iterator[str]:
+    """The cards that are unhealthy and that a pod is on."""
+    for node in (node for node in nodes if node.name == asking.node):
+        for card in node.cards:
+            if not card.is_healthy and asking.request.ref in node.pods_on(card):
+                reason, cure = card.fault or "no reason is told", card.fault.partition(" ")[0]
+                yield (
+                    f"card {card.index} of node {node.name} is unhealthy ({reason}), and the pod is "
+                    f"on it: delete the pod, its controller makes another one, which goes to "
+                    f"another card; then {fault_cure(cure)}"
+                )
 
 
 def _without_cards(pod: ExplainedPod) -> ExplainedPod:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from gpu_device_plugin.domain.cards.fault_cures import fault_cure
 from gpu_device_plugin.domain.cards.health_values import (
     CardHealth,
     Change,
@@ -195,22 +196,6 @@ def apply_reset(card: CardHealth) -> CardHealth:
 
 
 _UNLOADED = "unloaded"
-_CURES = {
-    Recovery.PROBE: "the card is offered again when its probes stay clean, or after "
-    "`gpu-device-plugin recover` in the agent's container",
-    Recovery.RESET: "reboot the node, or end the agent and reset the card (docs/tasks/sick-card.md)",
-    Recovery.INVENTORY: "",  # the text has it
-}
-_BUS = f"check power and riser, and reset the card; {_CURES[Recovery.PROBE]}"
-_GONE = "plug it in, or restart the agent, which then no longer counts it"
-_HANG = (
-    f"look at `dmesg` for what hangs in the driver, and reset the card; {_CURES[Recovery.PROBE]}"
-)
-_PROBE_CURES = {"Lost": _BUS, "XID79": _BUS, "Unplugged": _GONE, "ProbeHangs": _HANG}
-_AWAY = {
-    "NVMLStalled": "see `dmesg` for what hangs in the driver; no card is offered until NVML answers",
-    "DriverMissing": "no card is offered until NVML answers",  # the text has what to do
-}
 
 
 class HealthStep(NamedTuple):
@@ -385,7 +370,7 @@ def _changes(before: Health, after: Health) -> tuple[Change, ...]:
     if was and was != after.outage_reason:
         changes.append(Change(ChangeKind.NOTICE, None, f"{was}Over", f"{was} is over"))
     if out and was != out.reason:
-        changes.append(Change(ChangeKind.FAULT, None, out.reason, out.text, _AWAY[out.reason]))
+        changes.append(Change(ChangeKind.FAULT, None, out.reason, out.text, fault_cure(out.reason)))
     for card in after.cards if before.cards else ():
         changes += _card_changes(before.card(card.uuid), card)
     return tuple(changes)
@@ -395,8 +380,7 @@ def _card_changes(was: CardHealth | None, card: CardHealth) -> list[Change]:
     uuid, new = card.uuid, list[Change]()
     known = {(f.reason, f.instance) for f in was.faults} if was is not None else set()
     for fault in (f for f in card.faults if (f.reason, f.instance) not in known):
-        own = _PROBE_CURES.get(fault.reason) if fault.recovery is Recovery.PROBE else None
-        cure = own or _CURES[fault.recovery]
+        cure = fault_cure(fault.reason, fault.recovery)
         new.append(Change(ChangeKind.FAULT, uuid, fault.reason, fault.text, cure))
     if was is None and not card.faults:
         new.append(Change(ChangeKind.NOTICE, uuid, "PluggedIn", "a card was plugged in"))
