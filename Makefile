@@ -58,10 +58,12 @@ lint: $(STAMP) $(NATIVE) ## Formatting, lint, types, layers; docs and prose agre
 docs: $(DOCS)/.installed ## The docs as a site, of this tree and of each tag v*, into build/site/index.html
 	@rm -rf build/site build/docs-of
 	@export DOCS_VERSIONS="$$(git tag --list 'v*' --sort=-version:refname | xargs)"; \
+	  export DOCS_COMMIT="$$(git log -1 --format='%cs, %h')"; \
 	  $(DOCS)/bin/sphinx-build -q -W --keep-going -c docs/site . build/site; \
 	  for version in $$DOCS_VERSIONS; do \
 	    mkdir -p build/docs-of/$$version; git archive $$version | tar -x -C build/docs-of/$$version; \
-	    DOCS_VERSION=$$version $(DOCS)/bin/sphinx-build -q build/docs-of/$$version build/site/$$version -c build/docs-of/$$version/docs/site; \
+	    DOCS_VERSION=$$version DOCS_COMMIT=$$(git log -1 --format=%cs $$version) \
+	      $(DOCS)/bin/sphinx-build -q build/docs-of/$$version build/site/$$version -c build/docs-of/$$version/docs/site; \
 	  done
 	@echo "build/site/index.html"
 

@@ -15,50 +15,47 @@ for each in (ROOT / "docs/site/words.txt").read_text().split():
     word, _, like = each.partition("/")  # recognise/recognize: with the endings of the second
     DICTIONARY.add_with_affix(word, like) if like else DICTIONARY.add(word)
 NAVIGATION = {
-    "docs/site/index": [
-        "Overview </README>",
-        "docs/concepts",
-        "docs/tasks/README",
-        "docs/operations/README",
-        "docs/reference",
-        "docs/explanation",
-        "docs/faq",
-        "Development </CONTRIBUTING>",
-    ],
-    "docs/tasks/README": [
-        *("docs/install", "docs/node-modes", "docs/tasks/moving-in", "docs/tasks/notebooks"),
-        *("docs/tasks/two-models", "docs/tasks/team-quota", "docs/tasks/read-a-refusal"),
-        *("docs/tasks/sick-card", "docs/tasks/beside-others", "docs/tasks/platforms"),
-        *("docs/controller", "docs/dra", "docs/nvidia", "docs/models", "samples/README"),
-    ],
-    "docs/operations/README": [
-        *("docs/troubleshooting", "docs/kubectl", "docs/page"),
-        *(f"docs/operations/{name}" for name in ("requirements", "health", "metrics", "alerts")),
-        *(f"docs/operations/{name}" for name in ("restarts", "upgrade", "uninstall", "state")),
-        "docs/operations/memory-limits",
-    ],
-    "docs/reference": [
-        *("docs/requests", "docs/labels", "docs/settings"),
-        "Chart values </charts/gpu-device-plugin/README>",
-        *("docs/operations/events", "docs/accounts", "docs/glossary"),
-        *("docs/conformance", "docs/releases", "CHANGELOG"),
-    ],
-    "docs/explanation": [
-        *("docs/architecture", "docs/isolation", "docs/isolation-details", "docs/security"),
-        *("docs/comparison", "docs/benchmarks"),
-    ],
-    "docs/adr/README": sorted(f"docs/adr/{path.stem}" for path in ROOT.glob("docs/adr/0*.md")),
-    "CONTRIBUTING": [
-        *("docs/testing", "docs/contract", "docs/simulator", "src/simulator/cuda/README"),
-        *("docs/adr/README", "GOVERNANCE", "SUPPORT", "Reporting a fault </SECURITY>"),
-    ],
+    "docs/README": {
+        "Start": ["Overview </README>", "docs/install", "docs/concepts", "docs/faq"],
+        "Tasks": [
+            *("docs/node-modes", "docs/requests", "samples/README", "docs/tasks/notebooks"),
+            *("docs/tasks/two-models", "docs/tasks/team-quota", "docs/tasks/moving-in"),
+            *("docs/tasks/read-a-refusal", "docs/tasks/sick-card", "docs/tasks/beside-others"),
+            *("docs/tasks/platforms", "docs/controller", "docs/dra", "docs/nvidia", "docs/models"),
+        ],
+        "Operations": [
+            *("docs/troubleshooting", "docs/kubectl", "docs/page", "docs/operations/requirements"),
+            *(f"docs/operations/{name}" for name in ("health", "metrics", "alerts", "restarts")),
+            *(f"docs/operations/{name}" for name in ("upgrade", "uninstall", "state")),
+            "docs/operations/memory-limits",
+        ],
+        "Reference": [
+            *("docs/labels", "docs/settings"),
+            "Chart values </charts/gpu-device-plugin/README>",
+            *("docs/operations/events", "docs/accounts", "docs/glossary"),
+            *("docs/releases", "CHANGELOG"),
+        ],
+        "How it works": [
+            *("docs/architecture", "docs/isolation", "docs/security", "docs/comparison"),
+            "docs/adr/README",
+        ],
+        "Evidence": [
+            *("docs/benchmarks", "docs/contract", "docs/conformance", "docs/isolation-details"),
+            "docs/testing",
+        ],
+        "Development": [
+            *("CONTRIBUTING", "docs/simulator", "src/simulator/cuda/README"),
+            *("GOVERNANCE", "SUPPORT", "Reporting a fault </SECURITY>"),
+        ],
+    },
+    "docs/adr/README": {"": sorted(f"docs/adr/{path.stem}" for path in ROOT.glob("docs/adr/0*.md"))},
 }
-"""A page -> the pages below it in the sidebar, some with a title of their own; code hosts show no directives."""
+"""A page -> the pages below it in the sidebar, by caption, some with a title of their own."""
 
 project = "gpu-device-plugin"
 version = os.environ.get("DOCS_VERSION") or "development"
 extensions = ["myst_parser"]
-root_doc = "docs/site/index"
+root_doc = "docs/README"
 include_patterns = [
     "docs/**.md",
     "*.md",
@@ -72,7 +69,8 @@ templates_path = ["."]
 html_theme = "furo"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
-html_title = f"{project} <small>{version}</small>"
+commit = os.environ.get("DOCS_COMMIT", "")  # date and hash
+html_title = f"{project} <small>{version} {commit}</small>"
 html_short_title = project
 html_additional_pages = {"index": "redirect.html"}
 html_sidebars = {
@@ -98,9 +96,10 @@ def setup(app):
     """Append to each page of NAVIGATION what stands below it."""
 
     def append(_app, page, source):
-        if below := NAVIGATION.get(page):
+        for caption, below in NAVIGATION.get(page, {}).items():
             entries = "\n".join(name if "<" in name else f"/{name}" for name in below)
-            source[0] += f"\n\n```{{toctree}}\n:hidden:\n\n{entries}\n```\n"
+            options = f":hidden:\n:caption: {caption}" if caption else ":hidden:"
+            source[0] += f"\n\n```{{toctree}}\n{options}\n\n{entries}\n```\n"
 
     app.connect("source-read", append)
     app.connect("doctree-resolved", _report_unknown_words)
