@@ -49,7 +49,7 @@ def test_pods_that_ask_for_a_model_wait_for_it_and_others_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("project", "name"), [("koordinator", "koordinator.sh/gpu"), ("hami", "nvidia.com/gpumem")]
+    ("project", "name"), [("koordinator", "koordinator.sh/gpu"), ("hami", "nvidia.com/priority")]
 )
 def test_names_of_other_projects_are_seen_only_if_that_is_asked(project: str, name: str) -> None:
     for settings, is_seen in (((), False), ((f"controller.webhook.{project}=true",), True)):

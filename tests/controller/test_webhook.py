@@ -259,6 +259,7 @@ async def test_a_request_for_several_cards_gets_the_label(tmp_path: Path) -> Non
             "koordinator.sh/gpu-core, nvidia.com/gpucores under two names",
         ),
         ({"koordinator.sh/gpu-core": "zz"}, "'zz' is not a Kubernetes quantity"),
+        ({"koordinator.sh/gpu.partition": "1"}, "asks for koordinator.sh/gpu.partition beside"),
     ],
 )
 async def test_what_has_no_translation_is_refused_with_the_reason(
@@ -272,6 +273,26 @@ async def test_what_has_no_translation_is_refused_with_the_reason(
     assert not answer["response"]["allowed"]
     assert answer["response"]["status"]["message"].startswith("container a: ")
     assert text in answer["response"]["status"]["message"]
+
+
+@pytest.mark.parametrize("more", [{}, {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}])
+async def test_a_rank_that_slices_do_not_have_is_left_out_with_a_warning(
+    tmp_path: Path, more: dict[str, str]
+) -> None:
+    """Left where it is the pod would wait for ever: no node has that resource."""
+    asked = {"nvidia.com/gpu": "1", "nvidia.com/priority": "1", **more}
+    container = {"name": "a", "resources": {"limits": asked}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    async with a_controller(tmp_path, (node("n1"),), hami=Translation.GIB) as found:
+        stored = await mutated(found, pod)
+        answer = await ask(found, review(pod))
+
+    slice_of_it = {"aliyun.com/gpu-mem": "3", "aliyun.com/gpu-core.percentage": "30"}
+    (changed,) = stored["spec"]["containers"]
+    assert changed["resources"]["limits"] == (slice_of_it if more else {"nvidia.com/gpu": "1"})
+    (warning,) = answer["response"]["warnings"]
+    assert "nvidia.com/priority is left out" in warning
+    assert len(warning) < 120
 
 
 async def test_requests_that_are_no_object_are_a_bad_body(tmp_path: Path) -> None:

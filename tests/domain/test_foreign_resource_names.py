@@ -28,6 +28,9 @@ def asked(dialect: Dialect, **amounts: int) -> dict[str, int]:
         (KOORDINATOR, {"ratio": 200}, {MEM: 30}, 2),
         (KOORDINATOR, {"ratio": 100, "cards": 2}, {MEM: 16}, 2),
         (KOORDINATOR, {"core": 30}, {CORE: 30}, 1),
+        (KOORDINATOR, {"both": 50}, {MEM: 8, CORE: 50}, 1),
+        (KOORDINATOR, {"both": 100}, {MEM: 15, CORE: 100}, 1),
+        (KOORDINATOR, {"both": 200}, {MEM: 30}, 2),
         (HAMI, {"cards": 1, "memory": 3000, "core": 30}, {MEM: 3, CORE: 30}, 1),
         (HAMI, {"cards": 2, "memory": 3000}, {MEM: 6}, 2),
         (HAMI, {"cards": 2, "ratio": 50}, {MEM: 16}, 2),
@@ -57,6 +60,8 @@ def test_a_request_has_the_same_meaning(
         ({"memory": 1 << 30, "core": 100, "cards": 2}, {15}, "gpu-core: 100 on 2 cards is not"),
         ({"core": 200}, {15}, "gpu-core: 200 on 1 cards is not translated"),
         ({"memory": -3}, {15}, "koordinator.sh/gpu-memory: -3 is negative"),
+        ({"both": 50, "core": 10}, {15}, "koordinator.sh/gpu and koordinator.sh/gpu-core exclude"),
+        ({"both": 150}, {15}, "is more than 1 cards have"),
     ],
 )
 def test_what_has_no_translation_is_refused_with_the_reason(

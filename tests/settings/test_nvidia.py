@@ -207,6 +207,14 @@ def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
             "flags: {migstrategy: mixed}",
             "flags: unknown key 'migstrategy'; did you mean 'migStrategy'?",
         ),
+        (
+            "flags: {deviceListStrategy: envvar}",
+            "flags: unknown key 'deviceListStrategy'; it belongs to flags.plugin.deviceListStrategy",
+        ),
+        (
+            "flags: {renameByDefault: true}",
+            "it belongs to sharing.timeSlicing.renameByDefault or sharing.mps.renameByDefault",
+        ),
         ("imex: {x: 1}", "imex: unknown key 'x'; the keys here are channelIDs, required"),
         (
             "sharing: {mps: {resources: [{name: gpu, replica: 2}]}}",

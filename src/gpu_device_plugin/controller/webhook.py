@@ -1,6 +1,6 @@
 """The webhook for pods: models, drivers and profiles by label."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +63,7 @@ class Webhook:
         if cards > 1:
             found = replace(found, labels={**found.labels, COUNT_LABEL: str(cards)})
         self._judged("admitted")
-        return patch_pod(review, found, resources)
+        return patch_pod(review, found, resources, self._dropped(review))
 
     def _refuse(self, review: Review, why: Denied) -> bytes:
         self._judged("refused")
@@ -93,13 +93,20 @@ class Webhook:
             )
         return found, max(counts)
 
+    def _dropped(self, review: Review) -> Sequence[str]:
+        """What is left out of the pod, in words for who sent it."""
+        asked = {name for each in review.resources() if self._dialects for name in each.limits}
+        names = sorted({dialect.dropped for dialect in self._dialects} & asked)
+        return [f"{name} is left out: slices have no such rank (docs/models.md)" for name in names]
+
     def _of_container(
         self, each: ContainerResources
     ) -> tuple[Mapping[str, Any], int] | Denied | None:
         """The new resources of one container and its number of cards; None where it stays as it is."""
         spoken = [dialect for dialect in self._dialects if dialect.is_spoken(each.limits)]
         if not spoken:
-            return None
+            dropped = {dialect.dropped for dialect in self._dialects}
+            return (each.rename(dropped, {}), 1) if dropped & each.limits.keys() else None
         dialect = spoken[0]
         try:
             amounts = each.amounts(dialect.names)
@@ -110,6 +117,8 @@ class Webhook:
         if twice or len(spoken) > 1:
             names = ", ".join(twice or [each.core for each in spoken])
             return Denied(f"asks for {names} under two names: leave one of them out")
-        if new.refusal:
-            return Denied(new.refusal)
+        rest = ", ".join(map(clip, dialect.rest(each.limits)))
+        left = rest and f"asks for {rest} beside a slice, which is not translated: leave it out"
+        if wrong := new.refusal or left:
+            return Denied(wrong)
         return each.rename(dialect.names, new.amounts), new.cards

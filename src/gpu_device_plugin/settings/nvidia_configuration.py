@@ -137,26 +137,34 @@ def read_config_file(file: Path) -> ConfigFile:
         at = _AT.fullmatch(str(error))
         what, path = (at[1], at[2]) if at else (str(error), "")
         if unknown := _UNKNOWN.fullmatch(what):
-            known = _keys_at(path)
-            hint = suggest_key(unknown[1], known, f"the keys here are {', '.join(known)}")
-            what = f"unknown key {clip(unknown[1])!r}; {hint}"
+            what = f"unknown key {clip(unknown[1])!r}; {_key_hint(unknown[1], path)}"
         raise ConfigError(f"{file}: {path or 'the file'}: {what}") from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def _keys_at(path: str) -> list[str]:
-    """The keys of the section at a path such as `sharing.mps.resources[0]`."""
+def _key_hint(key: str, path: str) -> str:
+    """Where an unknown key of the section at a path such as `sharing.mps.resources[0]` belongs, or what it may mean."""
     from msgspec import inspect  # for an error's text alone
 
-    found: Any = inspect.type_info(_File)
-    for key in path.split("."):
-        name, index, _ = key.partition("[")
-        found = next(each.type for each in found.fields if each.encode_name == name)
-        found = found.item_type if index else found
-        if isinstance(found, inspect.UnionType):
-            found = next(each for each in found.types if isinstance(each, inspect.StructType))
-    return [each.encode_name for each in found.fields]
+    sections: dict[str, list[str]] = {}
+
+    def add(kind: Any, at: str) -> None:
+        if isinstance(kind, inspect.UnionType):
+            for each in kind.types:
+                add(each, at)
+        elif isinstance(kind, inspect.VarTupleType):
+            add(kind.item_type, at)
+        elif isinstance(kind, inspect.StructType):
+            sections[at] = [each.encode_name for each in kind.fields]
+            for field_ in kind.fields:
+                add(field_.type, f"{at}.{field_.encode_name}".lstrip("."))
+
+    add(inspect.type_info(_File), "")
+    if places := [f"{at}.{key}".lstrip(".") for at, keys in sections.items() if key in keys]:
+        return f"it belongs to {' or '.join(places)}"
+    known = sections[re.sub(r"\[\d+\]", "", path)]
+    return suggest_key(key, known, f"the keys here are {', '.join(known)}")
 
 
 def _without_null(value: Any) -> Any:

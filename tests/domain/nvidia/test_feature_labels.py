@@ -243,3 +243,17 @@ def test_a_family_follows_from_the_compute_capability(
 ) -> None:
     """R-745."""
     assert family(capability) == name
+
+
+def test_a_long_model_is_cut_and_its_profile_and_sharing_stay() -> None:
+    """A selector by size would else take the whole card for its part, or the other way round."""
+    long = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition of a Vendor"
+    cards = [replace(card(0, "1g.24gb+me.all"), model=long)]
+    entry = SharedResource("nvidia.com/mig-1g.24gb.me.all", 2)
+    sharing = Sharing(SharingKind.TIME_SLICING, (entry,))
+    found = labels(cards, Configuration(mig_strategy=MigStrategy.MIXED, sharing=sharing))
+    product = found["mig-1g.24gb.me.all.product"]
+
+    assert len(product) == 63
+    assert product.startswith("NVIDIA-RTX-PRO-6000-Blackwell")
+    assert product.endswith("-MIG-1g.24gb.me.all-SHARED")

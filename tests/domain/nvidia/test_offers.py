@@ -8,6 +8,7 @@ from tests.domain.nvidia.nodes import card, instance, sevenths, whole
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware
 from gpu_device_plugin.domain.cards.memory_unit import MiB
+from gpu_device_plugin.domain.node.state import DeviceGroup
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
@@ -19,7 +20,9 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.nvidia.offers import device_of, offers
+from gpu_device_plugin.kubelet.device_list import encode_list
 
+LIST_BYTES = 4 << 20
 SINGLE, MIXED = MigStrategy.SINGLE, MigStrategy.MIXED
 MPS = SharingKind.MPS
 
@@ -156,12 +159,6 @@ def test_a_node_offers(
             id="one card by two names",
         ),
         pytest.param(
-            whole(4),
-            shared(SharedResource(GPU, 10**9)),
-            "nvidia.com/gpu: 4000000000 replicas are more than a kubelet takes (30000 of one resource)",
-            id="more than memory has room for",
-        ),
-        pytest.param(
             whole(1),
             shared(SharedResource(GPU, 49), kind=MPS),
             "maximum allowed replicas exceeded: 49 > 48",
@@ -189,6 +186,21 @@ def test_a_node_that_does_not_fit_offers_nothing(
 
     assert not found.resources
     assert words in found.problem
+
+
+@pytest.mark.parametrize("replicas", [16384, 10**9])
+def test_as_many_replicas_are_offered_as_a_kubelets_list_has_room_for(replicas: int) -> None:
+    """The bound is of bytes: the whole list of a resource is one message, also when its cards are out of service."""
+    cards = [replace(each, uuid=f"GPU-{each.index:036}") for each in whole(4)]
+    found = offers(cards, shared(SharedResource(GPU, replicas)))
+    ids = tuple(device.id for device in found.resources[GPU])
+    size = len(encode_list([DeviceGroup(ids, is_healthy=False, numa_node=255)]))
+
+    assert 0.9 * LIST_BYTES < size <= LIST_BYTES
+    assert len(ids) % 4 == 0
+    (note,) = found.notes
+    assert f"{len(ids) // 4} of {replicas} replicas of each card" in note
+    assert str(LIST_BYTES) in note
 
 
 def test_a_replica_is_named_by_its_device_and_a_number() -> None:

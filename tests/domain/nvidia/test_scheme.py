@@ -226,13 +226,18 @@ def test_feature_labels_tell_of_sharing_only_where_the_mode_shares(
 
 def test_a_node_that_may_be_ready_with_a_bad_layout_still_says_what_is_wrong() -> None:
     """With failOnInitError false; else nobody would learn why there are no devices."""
-    bad = replace(SLICED, sharing=replace(SLICED.sharing, resources=(SharedResource(GPU, 10**9),)))
+    bad = replace(
+        SLICED,
+        sharing=replace(SLICED.sharing, resources=(SharedResource(GPU, 49),), kind=SharingKind.MPS),
+    )
     state = node(NodeMode.DEFAULT, whole(1))
 
     layout = schemes(replace(bad, fails_on_init_error=False)).layout(state)
 
     assert not layout.problem
-    assert layout.left_out[0].startswith("nothing is offered: nvidia.com/gpu: 1000000000 replicas")
+    assert layout.left_out[0].startswith(
+        "nothing is offered: nvidia.com/gpu: maximum allowed replicas"
+    )
     assert schemes(bad).layout(state).problem
 
 

@@ -1,6 +1,6 @@
 """Other projects' names for fractions of cards, in this scheme's (R-590)."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
@@ -20,6 +20,8 @@ class Dialect:
         core: Percent of a card's compute.
         cards: Number of cards.
         is_each: Whether amounts are of each card (HAMi), and not of all together (Koordinator).
+        both: Percent of memory and compute together.
+        dropped: What has no meaning for a slice; it is left out, and a warning says so.
     """
 
     memory: str
@@ -28,22 +30,34 @@ class Dialect:
     core: str
     cards: str
     is_each: bool
+    both: str = ""
+    dropped: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
-        return self.memory, self.ratio, self.core, self.cards
+        found = (self.memory, self.ratio, self.core, self.cards, self.both, self.dropped)
+        return tuple(filter(None, found))
 
     def is_spoken(self, limits: Collection[str]) -> bool:
         """Whether a container asks by it: the number of cards alone is none of a fraction."""
-        return any(name in limits for name in (self.memory, self.ratio, self.core))
+        return any(name in limits for name in (self.memory, self.ratio, self.core, self.both))
+
+    def rest(self, limits: Collection[str]) -> Sequence[str]:
+        """Names of the project for cards that are not translated."""
+        prefix = self.both or self.cards
+        return sorted(name for name in limits if name.startswith(prefix) and name not in self.names)
 
 
 _K = "koordinator.sh/gpu"
 KOORDINATOR = Dialect(
-    f"{_K}-memory", 1, f"{_K}-memory-ratio", f"{_K}-core", f"{_K}.shared", is_each=False
+    f"{_K}-memory", 1, f"{_K}-memory-ratio", f"{_K}-core", f"{_K}.shared", is_each=False, both=_K
 )
 _N = "nvidia.com/gpu"
-HAMI = Dialect(f"{_N}mem", _MEBI, f"{_N}mem-percentage", f"{_N}cores", _N, is_each=True)
+HAMI = Dialect(
+    *(f"{_N}mem", _MEBI, f"{_N}mem-percentage", f"{_N}cores", _N),
+    is_each=True,
+    dropped="nvidia.com/priority",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +80,14 @@ def translate_amounts(
     `sizes` are the different numbers of units that cards of the cluster have: a ratio is of these.
     """
     memory, ratio, core, cards = _of_all_cards(dialect, amounts)
+    parts = [name for name in (dialect.memory, dialect.ratio, dialect.core) if name in amounts]
+    is_mixed = dialect.both in amounts and bool(parts)
     there = sorted(sizes()) if ratio else [0]
     units = ", ".join(map(str, there)) or "no"
     least, name = min((amount, name) for name, amount in amounts.items())
     rules = (
         (least < 0, f"{name}: {least} is negative"),
+        (is_mixed, f"{dialect.both} and {', '.join(parts)} exclude each other"),
         (memory and ratio, f"{dialect.memory} and {dialect.ratio} exclude each other"),
         (
             core > _WHOLE_CARD or (core and cards > 1),
@@ -94,7 +111,11 @@ def translate_amounts(
 
 def _of_all_cards(dialect: Dialect, amounts: Mapping[str, int]) -> tuple[int, int, int, int]:
     """Memory and ratio of all cards together, percent of compute, and the number of cards."""
-    memory, ratio, core, cards = (amounts.get(name, 0) for name in dialect.names)
+    names = (dialect.memory, dialect.ratio, dialect.core, dialect.cards)
+    memory, ratio, core, cards = (amounts.get(name, 0) for name in names)
+    both = amounts.get(dialect.both, 0)
+    # Whole cards need no part of their compute: nobody else has memory there.
+    ratio, core = ratio + both, core + (both if both <= _WHOLE_CARD else 0)
     if dialect.is_each:
         # HAMi gives all of a card's memory where none is asked.
         ratio = ratio if memory or ratio else _WHOLE_CARD

@@ -180,12 +180,15 @@ def _base(
 ) -> dict[str, str]:
     """Product, count and sharing of a resource; replicas are those of one device (R-742)."""
     entry = next((each for each in configuration.sharing.resources if each.name == name), None)
-    product = [sanitise(part) for part in parts]
+    model, *ends = (sanitise(part) for part in parts)
     if entry is not None and configuration.sharing.new_name(entry) == name:
-        product.append("SHARED")
+        ends.append("SHARED")
+    # A long model is cut, and not what tells its parts and replicas from the whole card.
+    end = "".join(f"-{each}" for each in ends)
+    product = model[: _LONGEST_VALUE - len(end)].rstrip(_NOT_AT_ENDS) + end
     kind = SharingKind.NONE if entry is None else configuration.sharing.kind
     return {
-        "product": "-".join(product),
+        "product": product,
         "count": str(count),
         "replicas": str(1 if entry is None else entry.replicas),
         "sharing-strategy": str(kind),

@@ -22,8 +22,10 @@ from gpu_device_plugin.errors import DoesNotFitError, LayoutError, RequestError
 _REPLICA = "::"
 _TURING = (7, 5)
 _MOST_REPLICAS, _MOST_REPLICAS_OLD = 48, 16
-_MOST_DEVICES = 30_000
-"""A list of so many is about 2 MiB, half of what a kubelet takes in one message."""
+_LIST_BYTES = 4 << 20
+"""A kubelet takes a list of devices in one message, of at most so many bytes."""
+_DEVICE_BYTES = 32
+"""Of a device in that message, beside its id: health, NUMA node and framing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +73,29 @@ def replicate(plain: Mapping[str, list[Offered]], sharing: Sharing, notes: list[
         for device in chosen:
             _check_replicas(entry, device, sharing.kind)
         name = sharing.new_name(entry)
-        count = len(shared.get(name, [])) + len(chosen) * entry.replicas
-        if count > _MOST_DEVICES:
-            raise LayoutError(
-                f"{name}: {count} replicas are more than a kubelet takes ({_MOST_DEVICES} of one resource)"
+        others = [each for each in found.get(name, []) if each.id not in uuids]
+        room = _LIST_BYTES - _list_bytes([*others, *shared.get(name, [])])
+        fitting = min(entry.replicas, room // max(1, _list_bytes(chosen)))
+        if fitting < entry.replicas:
+            notes.append(
+                f"{name}: {fitting} of {entry.replicas} replicas of each card are offered: a kubelet takes a "
+                f"list of {_LIST_BYTES} bytes"
             )
         if chosen:
             found[entry.name] = [each for each in found[entry.name] if each.id not in uuids]
             shared.setdefault(name, []).extend(
                 Offered(f"{device.id}{_REPLICA}{n}", device.card, device.instance, entry.replicas)
                 for device in chosen
-                for n in range(entry.replicas)
+                for n in range(fitting)
             )
     for name, replicas in shared.items():
         found[name] = [*found.get(name, []), *replicas]
     return {name: tuple(devices) for name, devices in sorted(found.items()) if devices}
+
+
+def _list_bytes(devices: Iterable[Offered]) -> int:
+    """What so many devices, or one replica of each, take at most in a list."""
+    return sum(len(device.id) + _DEVICE_BYTES for device in devices)
 
 
 def _choose(

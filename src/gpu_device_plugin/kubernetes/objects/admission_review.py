@@ -1,7 +1,7 @@
 """What the API server and the webhook tell each other: AdmissionReviews (admission.k8s.io/v1)."""
 
 import base64
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,11 +180,14 @@ def deny_pod(uid: str, text: str) -> bytes:
 
 
 def patch_pod(
-    review: Review, admitted: Admitted, resources: Mapping[str, Mapping[str, Any]] | None = None
+    review: Review,
+    admitted: Admitted,
+    resources: Mapping[str, Mapping[str, Any]] | None = None,
+    warnings: Sequence[str] = (),
 ) -> bytes:
     """The answer for a pod that is changed, as a JSON patch (RFC 6902); refused where that is too long.
 
-    `resources` is path of a container's resources -> what they are to be.
+    `resources` is path of a container's resources -> what they are to be; clients show `warnings`.
     """
     pod = review.pod or Applicant()
     patch = [
@@ -203,7 +206,10 @@ def patch_pod(
         why = f"the pod would need a patch of {len(plain)} bytes, and {_MOST_PATCH_BYTES} are sent"
         return deny_pod(review.uid, f"{why}: use fewer terms in spec.affinity")
     encoded = base64.b64encode(plain).decode("ascii")
-    return _answer(review.uid, {"allowed": True, "patchType": "JSONPatch", "patch": encoded})
+    told: dict[str, object] = {"warnings": list(warnings)} if warnings else {}
+    return _answer(
+        review.uid, {"allowed": True, "patchType": "JSONPatch", "patch": encoded, **told}
+    )
 
 
 def _additions(
