@@ -32,8 +32,8 @@ def raised_reasons() -> frozenset[str]:
 
     Simulation and command line only repeat words of others.
     """
-    # Health.reason returns them from constants of another module.
-    found = {"Absent", "NVMLUnanswered"}
+    # From constants of another module.
+    found = {"Absent", "NVMLUnanswered", "TakenOut"}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).parts
         if parts[0] in {"simulation", "cli"} or "_proto" in parts:

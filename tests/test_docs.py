@@ -407,14 +407,15 @@ def test_what_a_container_receives_is_told(variant: Path) -> None:
 
 def test_the_rights_that_the_page_gives_are_those_that_the_tests_run_with() -> None:
     """The end-to-end tests prove that they are enough."""
-    from tools.harness.cluster.agent import RULES
+    from tools.harness.cluster.agent import KUBE_SYSTEM_RULES, RULES
 
     blocks = re.findall(r"```yaml\n(.*?)```", page("docs/operations/requirements.md"), re.DOTALL)
-    (role,) = (yaml.safe_load(block) for block in blocks if "ClusterRole" in block)
+    (made,) = (yaml.safe_load_all(block) for block in blocks if "ClusterRole" in block)
 
-    assert rights(role) == {
-        (g, resource, verb) for g, names, verbs in RULES for resource in names for verb in verbs
-    }
+    for role, rules in zip(made, (RULES, KUBE_SYSTEM_RULES), strict=True):
+        assert rights(role) == {
+            (g, resource, verb) for g, names, verbs in rules for resource in names for verb in verbs
+        }
 
 
 def test_every_dependency_verb_and_failpoint_stands_in_the_contributors_page() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpu_device_plugin.agent.node_checks.node_checks import UPGRADE_STATE_LABEL
-from gpu_device_plugin.controller import unhealthy_cards
 from gpu_device_plugin.domain.fractions import demands, pod_annotations
 from gpu_device_plugin.domain.grants import holdings_annotation, node_annotations
 from gpu_device_plugin.domain.models import model_catalogue, pod_admission
@@ -19,7 +18,7 @@ from gpu_device_plugin.domain.node import (
     memory_enforcer,
     modes,
 )
-from gpu_device_plugin.kubernetes.objects import leader_label, resource_slices
+from gpu_device_plugin.kubernetes.objects import leader_label, resource_slices, unhealthy_gpus
 from gpu_device_plugin.settings.agent_settings import Settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "labels.md"
@@ -116,7 +115,7 @@ TABLES = {
         Key(ASKED_KEY, "the chart's policy", "people", "what a pod asked before its limits became [claims](dra.md#what-happens-to-a-pod)"),
     ),
     "On other objects": (
-        Key(unhealthy_cards.WRITTEN, CONTROLLER, CONTROLLER, "on ConfigMaps of kube-system that [ACK's scheduler reads](controller.md#cards-that-are-out): which card indexes are the controller's"),
+        Key(unhealthy_gpus.WRITTEN, CONTROLLER, "agent, controller", "on ConfigMaps of kube-system that [ACK's scheduler reads](controller.md#cards-that-are-out): which card indexes are the controller's; as a label, `controller`: it follows them"),
         Key(resource_slices._CONTENT, AGENT, AGENT, "on a ResourceSlice: digest of its content"),
         Key("gpu-device-plugin/upgrades-from", HELM, "helm's hook", "in Chart.yaml: the oldest release that this one upgrades"),
     ),

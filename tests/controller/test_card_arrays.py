@@ -240,9 +240,6 @@ async def test_every_node_is_judged_as_by_the_plain_code() -> None:
                 cluster.hold()
             elif what == 4:
                 cluster.change_node(cluster.draw.choice(NAMES))
-            elif what == 5 and cluster.maybe(50):
-                out = frozenset(cluster.draw.sample(range(3), cluster.draw.randint(0, 2)))
-                cluster.ledger.taken_out(cluster.draw.choice(NAMES), out)
             else:
                 await cluster.ask()
                 seen["questions"] += 1

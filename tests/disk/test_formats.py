@@ -321,7 +321,11 @@ def test_what_only_the_next_release_remembers_of_cards_is_written_back_as_it_was
     health = health_of(content.health)
     file.save(
         cards_record(
-            content.numbers, cards_of(content), replace(health, driver="600.1"), content.instances
+            content.numbers,
+            cards_of(content),
+            replace(health, driver="600.1"),
+            content.instances,
+            content.taken_out,
         )
     )
 

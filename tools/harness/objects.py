@@ -16,12 +16,14 @@ def node(
     *,
     mode: str = "core_mem",
     sick: tuple[int, ...] = (),
+    out: tuple[int, ...] = (),
     cpu: str | None = None,
     by_claims: tuple[int, ...] = (),
     claimed: Mapping[int, tuple[int, int]] | None = None,
 ) -> Json:
-    """A node whose agent has told its cards; those `by_claims` have the allocation API `dra`.
+    """A node whose agent has told its cards; an operator takes those out that are `out`.
 
+    Those `by_claims` have the allocation API `dra`.
     What one pod has `claimed` of each card are units and percent.
     """
     told = {
@@ -35,7 +37,8 @@ def node(
                 "model": "Tesla-V100-SXM2-16GB",
                 "memory_mib": _MIB,
                 "units": UNITS,
-                "healthy": index not in sick,
+                "healthy": index not in (*sick, *out),
+                **({"fault": "TakenOut since 2026-11-24T02:51:07Z"} if index in out else {}),
                 **({"fault": "XID79 since 2026-11-24T02:51:07Z"} if index in sick else {}),
                 **({"allocation_api": "dra"} if index in by_claims else {}),
                 **_claimed((claimed or {}).get(index)),

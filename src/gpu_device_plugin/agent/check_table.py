@@ -108,7 +108,7 @@ def _work(of: Wiring) -> Sequence[Callable[[], None]]:
         of.configuration.run,
         of.configuration.follow_mps,
         of.configuration.follow_imex,
-        of.cards.follow_mig,
+        of.cards.follow_rules,
         of.layout.run,
         of.mode.republish_if_waiting,
         of.setup.files.sizes.cut_back_unwatched,

@@ -370,6 +370,7 @@ class Wiring:
         )
         self.signals.node_changed.subscribe(self.node_follower.node_changed)
         self.signals.node_changed.subscribe(self.configuration.run)
+        self.signals.taken_out.subscribe(self.cards.take_out)
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
         self.configuration.changed.subscribe(self._configuration_changed)
@@ -394,7 +395,7 @@ class Wiring:
         self.device_lists.publish(self.node_store.read())
 
     def _configuration_changed(self, _: None) -> None:
-        self.cards.follow_mig()
+        self.cards.follow_rules()
         self.layout.run()  # before the lists: what waits now is published again when it has ended
         self._publish_lists()
 

@@ -1,7 +1,6 @@
 """What every node's cards have left, kept from the watches and from what is being bound."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import structlog
 
@@ -47,9 +46,7 @@ class ClusterLedger:
     def __init__(self, default_policy: PlacementPolicy) -> None:
         self._default_policy = default_policy
         self.processors = Processors(self._mark_stale)
-        self._told: dict[str, NodeOffer] = {}
         self.left_out: dict[str, str] = {}
-        self._taken_out: dict[str, frozenset[int]] = {}
         self.offers: dict[str, NodeOffer] = {}
         self._bound: dict[str, dict[PodRef, PodHold]] = {}
         self._reserved: dict[str, dict[PodRef, PodHold]] = {}
@@ -81,11 +78,11 @@ class ClusterLedger:
                 _log.warning("node left out", node=name, error=str(error))
         holdings = parse_holdings(node.holdings, told.cards) if node and told else {}
         self._holdings_changed(name, holdings)
-        before = self._told.pop(name, None)
+        before = self.offers.pop(name, None)
         if told is not None:
-            self._told[name] = told
+            self.offers[name] = told
         if told != before:
-            self._offer(name)
+            self._changed(name)
 
     def _holdings_changed(self, name: str, told: Mapping[str, Holding[CardIndex]]) -> None:
         """The agent says what its pods hold; of one that it names no more, the last word stays."""
@@ -96,27 +93,6 @@ class ClusterLedger:
             if ref.uid in told and told[ref.uid] != before.get(ref.uid):
                 bound[ref] = told_hold(ref, told[ref.uid])
                 self._changed(name)
-
-    def taken_out(self, name: str, cards: frozenset[int]) -> None:
-        """An operator takes these cards of a node out, and no others (R-542)."""
-        self._taken_out.pop(name, None)
-        if cards:
-            self._taken_out[name] = cards
-        self._offer(name)
-
-    def sick(self, name: str) -> frozenset[int] | None:
-        """Cards of a node that its agent found unhealthy; None where it says nothing."""
-        offer = self._told.get(name)
-        if offer is None:
-            return None
-        return frozenset(card.index for card in offer.cards) - offer.healthy
-
-    def _offer(self, name: str) -> None:
-        self.offers.pop(name, None)
-        if (offer := self._told.get(name)) is not None:
-            out = self._taken_out.get(name)
-            self.offers[name] = replace(offer, healthy=offer.healthy - out) if out else offer
-        self._changed(name)
 
     def pod_changed(self, ref: PodRef, pod: ClusterPod | None) -> None:
         """A pod with a slice appeared, changed, or (None) ended."""

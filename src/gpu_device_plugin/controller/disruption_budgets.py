@@ -76,6 +76,11 @@ class DisruptionBudgets:
         self._reflection = Reflection(api, Source(_PATH, "", is_optional=True), Budget, listener)
         self.run = self._reflection.run
 
+    @property
+    def trouble(self) -> str:
+        """Why what is known of them is not current; empty if it is."""
+        return self._reflection.trouble
+
     def _put(self, budget: Budget) -> None:
         self.found[_key(budget)] = budget
 

@@ -86,8 +86,8 @@ class Controller:
         self.leadership = Leadership(Lease(self._lead_api, name, pace.lease_seconds), pace)
         leads = self.leadership.leads
         self.models = Models(self._api, identity, self._cards, leads)
-        keeps = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
-        self._unhealthy = UnhealthyCards(self._api, self.ledger, lambda: keeps and leads())
+        self._unhealthy = UnhealthyCards(self._api, self.ledger, leads)
+        self._keeps_unhealthy = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
         self._waiting_claims = WaitingClaims(
             self._api, self.ledger, self.models.post, self.leadership
         )
@@ -153,8 +153,10 @@ class Controller:
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         await self.pages.start()
-        loops = [self._watch.run_nodes, self._watch.run_pods, self._unhealthy.run]
+        loops = [self._unhealthy.run] if self._keeps_unhealthy else []
         loops += [
+            self._watch.run_nodes,
+            self._watch.run_pods,
             self.budgets.run,
             self._leader.run,
             self.models.run,
@@ -198,7 +200,7 @@ class Controller:
 
     def _not_loaded(self) -> str:
         """Why the ledger is not whole yet, or ""."""
-        if not (self._watch.is_synced and self._unhealthy.reflection.is_synced):
+        if not self._watch.is_synced:
             return self._watch.trouble or "the ledger is not loaded"
         return ""
 
@@ -240,6 +242,8 @@ class Controller:
         role = self._trouble() or self.leadership.standby() or "leads"
         text = f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
         text += f"; the watch has been silent for {self._watch.news_seconds:.0f} s"
+        for trouble in filter(None, (self.budgets.trouble, self._unhealthy.reflection.trouble)):
+            text += f"; {trouble}"
         return ReadyState(is_ready=True, text=text)
 
     async def _page(self, accept: str) -> Page:

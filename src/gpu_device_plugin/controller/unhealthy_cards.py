@@ -1,45 +1,55 @@
-"""The ConfigMaps `unhealthy-gpu-<node>` (R-542): what operators take out, and what agents found."""
+"""The ConfigMaps `unhealthy-gpu-<node>` (R-542): what agents found, written for others who read them.
+
+What operators take out there each agent reads itself, and tells with its cards.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
+import msgspec
 import structlog
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.domain.cards.health_values import TAKEN_OUT
+from gpu_device_plugin.domain.cards.named_cards import named_cards
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import Document, read, write
 from gpu_device_plugin.kubernetes.client.reflector import Reflection, Source, listen_by_key
-from gpu_device_plugin.kubernetes.client.wire import ConfigMap
+from gpu_device_plugin.kubernetes.objects.unhealthy_gpus import (
+    COLLECTION,
+    KEY,
+    NAMESPACE,
+    PREFIX,
+    WRITTEN,
+    WRITTEN_BY,
+    UnhealthyGpus,
+)
 
-NAMESPACE = "kube-system"
-PREFIX = "unhealthy-gpu-"
-KEY = "gpus"
-WRITTEN = "gpu-device-plugin/unhealthy-gpus"
-"""Annotation of such a ConfigMap: the entries that the controller wrote; the others are an operator's."""
 _AGAIN_SECONDS = 30.0
-_COLLECTION = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 _log = structlog.get_logger("unhealthy")
 
 
 class UnhealthyCards:
-    """Honours what operators wrote, and keeps its own entries to what the agents tell.
+    """Keeps its own entries to what the agents tell; those of operators stay as they are.
 
-    `writes` says whether this replica keeps the ConfigMaps now.
+    It follows those ConfigMaps alone that it has written: the namespace may have large ones.
+    `writes` says whether this replica keeps them now.
     """
 
     def __init__(self, api: ApiServer, ledger: ClusterLedger, writes: Callable[[], bool]) -> None:
         self._api, self._ledger, self._writes = api, ledger, writes
-        self._told: dict[str, tuple[frozenset[int], frozenset[int]]] = {}
+        self._found: dict[str, UnhealthyGpus] = {}
         self._due: dict[str, None] = {}  # in order
         self._wake = asyncio.Event()
         self.reflection = Reflection(
             api,
-            Source(_COLLECTION, "", is_optional=True),
-            ConfigMap,
+            Source(COLLECTION, "", is_optional=True, labels=f"{WRITTEN}={WRITTEN_BY}"),
+            UnhealthyGpus,
             listen_by_key(
                 lambda found: found.metadata.name,
-                lambda: [PREFIX + node for node in self._told],
+                lambda: [PREFIX + node for node in self._found],
                 self._put,
                 self._drop,
                 self._wake.set,
@@ -60,25 +70,15 @@ class UnhealthyCards:
             group.create_task(self.reflection.run())
             group.create_task(self._write())
 
-    def _put(self, found: ConfigMap) -> None:
-        name = found.metadata.name
-        if name.startswith(PREFIX):
-            listed = _indexes((found.data or {}).get(KEY, ""))
-            written = _indexes(found.annotations.get(WRITTEN, ""))
-            self._take(name.removeprefix(PREFIX), listed, written)
+    def _put(self, found: UnhealthyGpus) -> None:
+        if found.metadata.name.startswith(PREFIX):
+            node = found.metadata.name.removeprefix(PREFIX)
+            self._found[node] = found
+            self.node_changed(node)
 
     def _drop(self, name: str) -> None:
-        if name.startswith(PREFIX):
-            self._take(name.removeprefix(PREFIX), frozenset(), frozenset())
-
-    def _take(self, node: str, listed: frozenset[int], written: frozenset[int]) -> None:
-        # Entries that were written here say nothing new: the annotation that they come from is newer.
-        before = self._told.pop(node, (frozenset(), frozenset()))
-        if listed or written:
-            self._told[node] = (listed, written)
-        if listed - written != before[0] - before[1]:
-            _log.info("cards taken out", node=node, indexes=sorted(listed - written))
-            self._ledger.taken_out(node, listed - written)
+        node = name.removeprefix(PREFIX)
+        self._found.pop(node, None)
         self.node_changed(node)
 
     async def _write(self) -> None:
@@ -97,41 +97,44 @@ class UnhealthyCards:
 
     def _is_right(self, node: str) -> bool:
         """Whether the ConfigMap says what the agent says; nothing is taken back that is not known."""
-        sick = self._ledger.sick(node)
-        listed, written = self._told.get(node, (frozenset(), frozenset()))
-        return sick is None or (sick <= listed and written <= sick)
+        offer, found = self._ledger.offers.get(node), self._found.get(node, UnhealthyGpus())
+        if offer is None:
+            return True
+        ours = _ours(offer, found)
+        return set(found.written) == ours and ours <= set(found.listed)
 
     async def _write_entries(self, node: str) -> None:
         """Make the written entries those cards that are sick; an operator's stay."""
-        sick = self._ledger.sick(node)
-        if sick is None or self._is_right(node):
+        offer = self._ledger.offers.get(node)
+        if offer is None or self._is_right(node):
             return
-        found = await read(self._api, f"{_COLLECTION}/{PREFIX}{node}")
-        body = _merge(found, node, sick)
-        if await write(self._api, _COLLECTION, PREFIX + node, found, body) is None:
+        before = await read(self._api, f"{COLLECTION}/{PREFIX}{node}")
+        body = _merge(before, node, offer)
+        if await write(self._api, COLLECTION, PREFIX + node, before, body) is None:
             self._due[node] = None  # changed meanwhile: look again
 
 
-def _merge(before: Document | None, node: str, sick: frozenset[int]) -> Document:
+def _ours(offer: NodeOffer, found: UnhealthyGpus) -> set[str]:
+    """Indexes of the cards that an agent found sick and that no operator's entry names."""
+    indexes = {card.uuid: card.index for card in offer.cards}
+    named = {card for entry in found.operators for card in named_cards(entry, indexes)}
+    return {
+        str(card.index)
+        for card in offer.cards
+        if card.index not in offer.healthy
+        and card.uuid not in named
+        and offer.faults.get(card.index, "").partition(" ")[0] != TAKEN_OUT
+    }
+
+
+def _merge(before: Document | None, node: str, offer: NodeOffer) -> Document:
     plain = before or {"metadata": {"name": PREFIX + node, "namespace": NAMESPACE}}
-    annotations: Mapping[str, str] = plain["metadata"].get("annotations") or {}
-    data: Mapping[str, str] = plain.get("data") or {}
-    operators = _indexes(data.get(KEY, "")) - _indexes(annotations.get(WRITTEN, ""))
-    written = sick - operators
-    meta = {**plain["metadata"], "annotations": {**annotations, WRITTEN: _text(written)}}
-    data = {**data, KEY: _text(operators | written)}
+    found = msgspec.convert(plain, UnhealthyGpus)
+    written = sorted(_ours(offer, found), key=int)
+    meta = {
+        **plain["metadata"],
+        "labels": {**found.labels, WRITTEN: WRITTEN_BY},
+        "annotations": {**found.annotations, WRITTEN: ",".join(written)},
+    }
+    data = {**(plain.get("data") or {}), KEY: ",".join((*found.operators, *written))}
     return {**plain, "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
-
-
-def _indexes(text: str) -> frozenset[int]:
-    """The cards of a list such as `0,3`; what is no number names no card.
-
-    >>> sorted(_indexes("0, 3,x,"))
-    [0, 3]
-    """
-    parts = (part.strip() for part in text.split(","))
-    return frozenset(int(p) for p in parts if p.isascii() and p.isdecimal() and len(p) < 4)
-
-
-def _text(cards: Iterable[int]) -> str:
-    return ",".join(str(card) for card in sorted(cards))

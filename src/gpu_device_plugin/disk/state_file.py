@@ -157,12 +157,16 @@ class HealthRecord(msgspec.Struct, frozen=True):
 
 
 class CardsRecord(msgspec.Struct, frozen=True):
-    """The file `cards`: UUID -> number, the cards last seen, their health, MIG instance -> card."""
+    """The file `cards`: UUID -> number, the cards last seen, their health, MIG instance -> card.
+
+    And the entries of the operator's list of cards that are out.
+    """
 
     numbers: dict[str, int] = {}
     cards: list[CardRecord] = []
     health: HealthRecord | None = None
     instances: dict[str, str] = {}
+    taken_out: list[str] = []
 
 
 class NodeRecord(msgspec.Struct, frozen=True):
@@ -188,7 +192,11 @@ class ClaimsRecord(msgspec.Struct, frozen=True):
 
 
 def cards_record(
-    numbers: Mapping[str, int], cards: Iterable[Card], health: Health, instances: Mapping[str, str]
+    numbers: Mapping[str, int],
+    cards: Iterable[Card],
+    health: Health,
+    instances: Mapping[str, str],
+    taken_out: Iterable[str] = (),
 ) -> CardsRecord:
     """The file of these cards."""
     outage = None if health.outage is None else _record(OutageRecord, health.outage)
@@ -200,6 +208,7 @@ def cards_record(
         [_record(CardRecord, card) for card in cards],
         HealthRecord(health.boot_id, health.driver, outage, sick),
         dict(instances),
+        list(taken_out),
     )
 
 

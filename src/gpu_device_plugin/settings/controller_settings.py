@@ -38,7 +38,7 @@ class UnhealthyConfigMaps(enum.Enum):
     """What the controller does with the ConfigMaps of unhealthy cards."""
 
     WRITE = "write"
-    READ = "read"
+    LEAVE = "leave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class ControllerSettings:
     )
     unhealthy_configmaps: UnhealthyConfigMaps = setting(
         UnhealthyConfigMaps.WRITE,
-        "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or only read them.",
+        "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or leave them alone.",
     )
     model_optional: bool = setting(
         False, "Admit pods of compute class gpu that ask for no model (docs/models.md)."

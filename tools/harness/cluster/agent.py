@@ -4,7 +4,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ RULES = (
     ("resource.k8s.io", ("resourceslices",), ("list", "watch", "create", "update", "delete")),
     ("resource.k8s.io", ("resourceclaims",), ("get", "list")),
 )
+KUBE_SYSTEM_RULES = (("", ("configmaps",), ("list", "watch")),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,23 +181,22 @@ def resources(cluster: Cluster, side: str, node: str = NODE) -> dict[str, str]:
     return {name: status[side][name] for name in (MEMORY, CORE, COUNT) if name in status[side]}
 
 
-def _rights() -> tuple[dict[str, Any], dict[str, Any]]:
-    kind = "rbac.authorization.k8s.io"
-    rules = [
-        {"apiGroups": [group], "resources": list(names), "verbs": list(verbs)}
-        for group, names, verbs in RULES
-    ]
-    role = {
-        "apiVersion": f"{kind}/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": ROLE},
-        "rules": rules,
-    }
-    binding = {
-        "apiVersion": f"{kind}/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": ROLE},
-        "roleRef": {"apiGroup": kind, "kind": "ClusterRole", "name": ROLE},
-        "subjects": [{"apiGroup": kind, "kind": "User", "name": AGENT.name}],
-    }
-    return role, binding
+def _rights() -> Iterator[dict[str, Any]]:
+    api = "rbac.authorization.k8s.io"
+    for scope, rules in (("Cluster", RULES), ("", KUBE_SYSTEM_RULES)):
+        place = {} if scope else {"namespace": "kube-system"}
+        named = {"apiVersion": f"{api}/v1", "metadata": {"name": ROLE, **place}}
+        yield {
+            **named,
+            "kind": f"{scope}Role",
+            "rules": [
+                {"apiGroups": [group], "resources": list(names), "verbs": list(verbs)}
+                for group, names, verbs in rules
+            ],
+        }
+        yield {
+            **named,
+            "kind": f"{scope}RoleBinding",
+            "roleRef": {"apiGroup": api, "kind": f"{scope}Role", "name": ROLE},
+            "subjects": [{"apiGroup": api, "kind": "User", "name": AGENT.name}],
+        }

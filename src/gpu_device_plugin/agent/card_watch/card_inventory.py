@@ -12,6 +12,7 @@ from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.state_file import CardsRecord, Memory, cards_of, cards_record, health_of
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.health import (
+    follow_rules,
     observe,
     recover,
     recovery_obstacle,
@@ -19,6 +20,7 @@ from gpu_device_plugin.domain.cards.health import (
     unshareable,
 )
 from gpu_device_plugin.domain.cards.health_values import Health, HealthRules
+from gpu_device_plugin.domain.cards.named_cards import named_cards
 from gpu_device_plugin.domain.cards.nvml_reports import (
     NO_LIMIT,
     CardReport,
@@ -32,7 +34,7 @@ from gpu_device_plugin.domain.cards.nvml_reports import (
 )
 from gpu_device_plugin.domain.grants.card_numbers import assign_numbers
 from gpu_device_plugin.domain.node.labels import DriverVersions
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import RequestError, clip
 
 
 @dataclass(eq=False)
@@ -60,6 +62,8 @@ class CardInventory:
         self._health = Health(self.boot_id)
         self._inventory: Inventory | None = None
         self._used: dict[str, int | None] = {}
+        self._taken_out: Sequence[str] = ()  # entries of the operator's list, as it was read last
+        self._nameless: list[str] = []  # those of them that name no card, as told
         self.memory_limits: dict[str, Mapping[str, CgroupMemory]] = {}
         """Card -> `Probe.limits`, by its last probe."""
         self.driver_version = ""
@@ -77,7 +81,7 @@ class CardInventory:
         self._remembered = cards_of(found)
         if found.health is not None:
             self._health = restore_health(health_of(found.health), self._health.boot_id)
-        self._instances = found.instances
+        self._instances, self._taken_out = found.instances, found.taken_out
         taken = frozenset(known.values())
         others = {uuid: CardNumber(n) for uuid, n in found.numbers.items() if n not in taken}
         self._numbers = {**others, **known}
@@ -119,14 +123,42 @@ class CardInventory:
         found = {uuid: by.get(slice_id, (NO_LIMIT, 0)) for uuid, by in self.memory_limits.items()}
         return {uuid: used for uuid, (hard, used) in found.items() if hard < NO_LIMIT}
 
-    def follow_mig(self) -> None:
-        """Take or leave cards that changed sides, where configuration or holders have changed that."""
+    def take_out(self, entries: tuple[str, ...]) -> None:
+        """An operator takes out the cards that these entries name, and no others."""
+        self._taken_out = entries
+        self.follow_rules()
+
+    def follow_rules(self) -> None:
+        """Take or leave cards where configuration, holders or an operator have changed that."""
         found = self._inventory
-        if found is not None and self._rules(found) != self.rules:
-            self.observe(found)
+        if found is not None and (rules := self._rules(found)) != self.rules:
+            self.rules = rules
+            self._health, changes = follow_rules(self._health, found, self.boot_seconds(), rules)
+            self._publish(self._enumerate(found))
+            for change in changes:
+                self.recorder.card_changed(change)
+
+    def _named(self, inventory: Inventory) -> frozenset[str]:
+        """UUIDs of the cards that the operator's list names; of entries without a card an Event tells."""
+        gone = dict.fromkeys((*self._numbers, *(slot.uuid for slot in inventory.unreadable)), -1)
+        indexes = gone | {card.uuid: card.index for card in inventory.cards}
+        found = {entry: named_cards(entry, indexes) for entry in self._taken_out}
+        nameless = [entry for entry, cards in found.items() if not cards]
+        if nameless and nameless != self._nameless:
+            text = (
+                f"the ConfigMap unhealthy-gpu-{self.node_store.read().node} of kube-system names no "
+                f"card of this node by {', '.join(map(clip, nameless[:8]))}; it takes indexes, ranges "
+                "such as 0-3, UUIDs of cards, and all"
+            )
+            self.recorder.node_note("UnknownCard", text)
+        self._nameless = nameless
+        return frozenset[str]().union(*found.values())
 
     def _rules(self, inventory: Inventory) -> HealthRules:
-        """With the cards that are in MIG mode, or have left it: each changes sides when no pod holds any of it."""
+        """With the cards that are in MIG mode, or have left it: each changes sides when no pod holds any of it.
+
+        And with those that an operator takes out.
+        """
         known = self.held_devices()
         held = self._instances.keys() if known is None else known
         there = {i.uuid: c.uuid for c in inventory.cards for i in c.hardware.instances}
@@ -137,6 +169,7 @@ class CardInventory:
             self.rules,
             takes_mig=frozenset(report.uuid for report in cut if self.takes_mig(report)),
             left_mig=frozenset(left - {report.uuid for report in cut}),
+            taken_out=self._named(inventory),
         )
 
     @property
@@ -243,7 +276,8 @@ class CardInventory:
         since = {uuid: round(at_boot + fault.since_seconds) for uuid, fault in oldest.items()}
         reasons = self._unhealthy(cards)
         self.node_store.update(cards=cards, unhealthy=reasons, unhealthy_since=since)
-        self.memory.save(cards_record(self._numbers, cards, self._health, self._instances))
+        record = cards_record(self._numbers, cards, self._health, self._instances, self._taken_out)
+        self.memory.save(record)
 
     def _unhealthy(self, cards: Iterable[Card]) -> dict[str, str]:
         parts = {uuid: fault.reason for uuid, fault in self._health.instances_out.items()}

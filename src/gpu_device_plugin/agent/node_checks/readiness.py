@@ -74,5 +74,6 @@ class Readiness:
         by = {state.memory_by(card.uuid) for card in state.cards if state.isolates}
         enforced = "".join(f"; memory by {each}" for each in sorted(by - USUAL_ENFORCERS))
         tail = f"; out: {out}" if out else ""
-        tail += f"; {state.older_configuration}" if state.older_configuration else ""
+        more = (state.older_configuration, self.cluster.taken_out_trouble)
+        tail += "".join(f"; {each}" for each in more if each)
         return ReadyState(is_ready=True, text=f"ready: mode {state.mode}, {served}{enforced}{tail}")

@@ -22,6 +22,7 @@ from gpu_device_plugin.kubernetes.objects.node_object import NodeWatch, OwnNode
 from gpu_device_plugin.kubernetes.objects.pod_watch import PodWatch
 from gpu_device_plugin.kubernetes.objects.resource_claims import fetch_claim, list_allocated
 from gpu_device_plugin.kubernetes.objects.resource_slices import ResourceSlices
+from gpu_device_plugin.kubernetes.objects.unhealthy_gpus import TakenOutWatch
 
 GET_SECONDS = 1.0
 CLAIM_SECONDS = 5.0
@@ -39,6 +40,8 @@ class ClusterSignals:
     """The watch has a pod, or another spec of it."""
     node_changed: Signal[None] = field(default_factory=Signal[None])
     """Our node has changed, or another plugin on it has."""
+    taken_out: Signal[tuple[str, ...]] = field(default_factory=Signal[tuple[str, ...]])
+    """An operator's list of cards of our node that are out: its entries."""
     reach_changed: Signal[None] = field(default_factory=Signal[None])
     """The API server went away or came back."""
 
@@ -111,6 +114,7 @@ class ApiCluster:
             resources=place.resources,
         )
         self._node = NodeWatch(api, node, on_change=self._node_changed, resources=place.own_names)
+        self._taken_out = TakenOutWatch(api, node, signals.taken_out.emit)
         self._node_name = node
         self._metadata = NodeMetadata(api, node, lambda: self._node.view, self._node_refused)
         self._annotations = PodAnnotations(api, self._pods.watched, self._pod_refused)
@@ -140,6 +144,11 @@ class ApiCluster:
         if self._node.is_synced:
             return "" if self._node.view else f"the API server has no node {self._node_name}"
         return "the API server has not answered"
+
+    @property
+    def taken_out_trouble(self) -> str:
+        """Why it is not known which cards an operator takes out now; empty where it is."""
+        return self._taken_out.trouble
 
     @property
     def installation(self) -> str:
@@ -173,6 +182,7 @@ class ApiCluster:
         return [
             self._pods.run(),
             self._node.run(),
+            self._taken_out.run(),
             self._metadata.run(),
             self._annotations.run(),
             self._events.run(),
@@ -224,6 +234,7 @@ class NoCluster:
 
     node: OwnNode | None = None
     node_trouble = ""
+    taken_out_trouble = ""
     installation = ""
     runtime_class: str | None = None
     is_reachable: bool | None = None

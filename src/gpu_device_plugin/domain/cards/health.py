@@ -8,7 +8,8 @@ A card is healthy when it has no fault and NVML answers. A fault is named by its
   "none", or the operator says so. "None" counts at once if the action was something else
   after the fault, else only when it has stood as long as clean probes must: the driver may
   take a moment to ask for its reset, and a card must not come back in between;
-* `inventory`: the driver shows the card without the cause, for instance no longer in MIG mode.
+* `inventory`: the driver shows the card without the cause, for instance no longer in MIG mode; or
+  the operator's list of cards that are out names it no more.
 
 While NVML asks for a recovery action the card is out of service, whatever faults end, and the
 operator's `recover` is refused. Until NVML has shown its cards for the first time since the agent
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.fault_cures import fault_cure
 from gpu_device_plugin.domain.cards.health_values import (
+    TAKEN_OUT,
     CardHealth,
     Change,
     ChangeKind,
@@ -124,16 +126,42 @@ def missing_fault(inventory: Inventory, uuid: str, now_seconds: float) -> Fault:
 def apply_inventory(
     card: CardHealth, report: CardReport, now_seconds: float, rules: HealthRules
 ) -> CardHealth:
-    """The card with exactly those faults of an inventory that this one has."""
-    found = unshareable(report, now_seconds, rules)
-    if found is not None:
-        card = with_fault(card, found)
-    if report.is_silent:
-        card = with_fault(card, silent_fault(now_seconds))
-    reason = found.reason if found is not None else ""
-    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason == reason)
+    """The card with exactly those faults of inventory and rules that these give it."""
+    found = [f for f in (unshareable(report, now_seconds, rules),) if f is not None]
+    if report.uuid in rules.taken_out:
+        text = (
+            "an operator takes it out by the ConfigMap unhealthy-gpu-NODE of kube-system; it is offered "
+            "again when no entry there names it"
+        )
+        found.append(Fault(TAKEN_OUT, text, Recovery.INVENTORY, now_seconds, now_seconds))
+    for fault in found:
+        card = with_fault(card, fault)
+    reasons = {fault.reason for fault in found}
+    kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason in reasons)
     there = {"", *(instance.uuid for instance in report.hardware.instances)}
     return replace(card, faults=tuple(fault for fault in kept if fault.instance in there))
+
+
+class HealthStep(NamedTuple):
+    """Health after a report or a request, and what that changed."""
+
+    health: Health
+    changes: tuple[Change, ...] = ()
+
+
+def follow_rules(
+    health: Health, inventory: Inventory, now_seconds: float, rules: HealthRules
+) -> HealthStep:
+    """Health after a change of the rules: what NVML last showed stays as old as it is."""
+    reports = {report.uuid: report for report in inventory.cards}
+    cards = tuple(
+        apply_inventory(card, reports[card.uuid], now_seconds, rules)
+        if card.is_shown and card.uuid in reports
+        else card
+        for card in health.cards
+    )
+    after = replace(health, cards=cards)
+    return HealthStep(after, _changes(health, after))
 
 
 def apply_probe(
@@ -196,13 +224,6 @@ def apply_reset(card: CardHealth) -> CardHealth:
 
 
 _UNLOADED = "unloaded"
-
-
-class HealthStep(NamedTuple):
-    """Health after a report or a request, and what that changed."""
-
-    health: Health
-    changes: tuple[Change, ...] = ()
 
 
 def observe(
@@ -288,6 +309,8 @@ def _after_inventory(
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
         found = apply_inventory(card, report, now_seconds, rules)
+        if report.is_silent:
+            found = with_fault(found, silent_fault(now_seconds))
         known[report.uuid] = replace(found, is_shown=True)
     for uuid in known.keys() - {card.uuid for card in inventory.cards}:
         card = with_fault(known[uuid], missing_fault(inventory, uuid, now_seconds))

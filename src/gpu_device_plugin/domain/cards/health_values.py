@@ -11,6 +11,8 @@ from enum import StrEnum
 
 UNANSWERED = "NVMLUnanswered"
 """The reason of remembered cards until NVML has shown its cards for the first time."""
+TAKEN_OUT = "TakenOut"
+"""The reason of cards that an operator takes out, with nothing wrong that an agent knows of."""
 
 
 class XidAction(StrEnum):
@@ -66,6 +68,7 @@ class HealthRules:
         recovery_seconds: How long probes must be clean.
         takes_mig: UUIDs of the cards in MIG mode that serve, with their instances.
         left_mig: UUIDs of the cards that have left MIG mode while pods hold instances of them.
+        taken_out: UUIDs of the cards that an operator takes out.
         disabled: XIDs that do nothing, whatever the table says.
         enabled: XIDs that take their card out, also where they are disabled.
     """
@@ -75,6 +78,7 @@ class HealthRules:
     recovery_seconds: float
     takes_mig: Collection[str] = frozenset()
     left_mig: Collection[str] = frozenset()
+    taken_out: Collection[str] = frozenset()
     disabled: XidChoice = NO_XID
     enabled: XidChoice = NO_XID
 

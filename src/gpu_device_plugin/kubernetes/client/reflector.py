@@ -32,15 +32,21 @@ _status = msgspec.json.Decoder(Status)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What is listed; of an optional one a server that lacks or refuses it has an empty list."""
+    """What is listed, by a field selector and labels.
+
+    Of an optional one a server that lacks the API has an empty list; one that refuses it leaves the
+    last list as it is, because nothing is known of the next.
+    """
 
     path: str
     selector: str
     is_optional: bool = False
+    labels: str = ""
 
     @property
     def query(self) -> Mapping[str, str]:
-        return {"fieldSelector": self.selector}
+        by_labels = {"labelSelector": self.labels} if self.labels else {}
+        return {"fieldSelector": self.selector, **by_labels}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +221,16 @@ class Reflection(Generic[Item]):
         self.trouble = trouble
 
     async def _do_without(self, answer: Answer) -> None:
-        if not self.is_synced:
-            _log.info("the API server refuses the list", path=self._source.path, error=answer.text)
-        self._listener.replace([])
-        self.is_synced = True
-        # A server that has just started forbids all until it knows who has which rights; one that
-        # lacks the API will not have it soon.
-        self._refusals = 16 if answer.status == _NOT_FOUND else self._refusals + 1
+        if answer.status == _FORBIDDEN:
+            self._tell(f"list of {self._source.path}: {answer.text}")
+            # A server that has just started forbids all until it knows who has which rights.
+            self._refusals += 1
+        else:
+            if not self.is_synced:
+                _log.info("the API server has no such list", path=self._source.path)
+            self._listener.replace([])
+            self.is_synced, self.trouble = True, ""
+            self._refusals = 16  # it will not have the API soon
         await asyncio.sleep(self._api.availability.pace.pause(self._refusals, _REFUSED_SECONDS))
 
     async def _followed(self) -> bool:
