@@ -190,6 +190,48 @@ async def test_the_map_says_why_a_card_with_a_pod_is_out_of_service(cluster: Clu
     assert "out of service: XID79; a=ns/stays" in found.output
 
 
+async def test_what_cannot_be_given_is_neither_free_nor_part_of_what_is_held(
+    cluster: Cluster,
+) -> None:
+    """Unhealthy cards, closed nodes, and nodes whose mode offers nothing."""
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), unschedulable=True))
+    for n, mode in enumerate(("disabled", "mps", "default")):
+        await cluster.server.put(f"/api/v1/nodes/gpu-{n}", ready(node(f"gpu-{n}", 4, mode=mode)))
+    found = " ".join((await cluster.run("map")).output.split())
+    listed = (await cluster.run(command=inspect_cgpu)).output
+
+    assert (
+        "5 nodes, 17 cards: 3 of 15 units held (20 %); 15 more unhealthy; 165 more on closed nodes; "
+        "0 of 4 whole cards held" in found
+    )
+    assert [line.split()[0] for line in listed.splitlines()][:4] == [
+        "NAME", "gpu-a", "gpu-b", "-" * len(listed.splitlines()[3])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "names"),
+    [
+        ("unhealthy", ["gpu-b"]),
+        ("closed", ["gpu-off", "gpu-shut"]),
+        ("full", ["gpu-full"]),
+        ("free", ["gpu-a", "gpu-b"]),
+        ("waiting", ["gpu-a"]),
+    ],
+)
+async def test_the_map_shows_the_nodes_in_one_state(
+    cluster: Cluster, state: str, names: list[str]
+) -> None:
+    """A node may be in two: one card unhealthy, and another one with room."""
+    await cluster.server.put("/api/v1/nodes/gpu-shut", ready(node("gpu-shut"), unschedulable=True))
+    await cluster.server.put("/api/v1/nodes/gpu-off", ready(node("gpu-off", mode="disabled")))
+    await cluster.server.put("/api/v1/nodes/gpu-full", ready(node("gpu-full", 1)))
+    await cluster.add(pod("most", 5, 100, on="gpu-full", annotations=held(0, 5, 100)))
+    found = await cluster.run("map", "--state", state, "-o", "name")
+
+    assert found.output.split() == [f"node/{name}" for name in names]
+
+
 async def test_an_unknown_node_of_a_large_cluster_lists_few_others(cluster: Cluster) -> None:
     """The error of a mistyped name stays a line or two."""
     for n in range(7):
@@ -237,7 +279,7 @@ async def test_the_map_of_named_nodes_shows_no_others(cluster: Cluster) -> None:
     found = await cluster.run("map", "gpu-b")
 
     assert "gpu-a" not in found.output
-    assert "1 node, 2 cards: 3 of 30 units held (10 %)" in found.output
+    assert "1 node, 2 cards: 3 of 15 units held (20 %); 15 more unhealthy" in found.output
 
 
 def nodes_of(told: FollowedCards) -> tuple[NodeCards, ...]:

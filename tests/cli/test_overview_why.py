@@ -362,3 +362,45 @@ async def test_a_pod_on_an_unhealthy_card_is_told_so_with_what_to_do(cluster: Cl
     assert "delete the pod" in second
     assert "then reboot the node; if it comes again, check power and riser" in second
     assert "unhealthy" not in (await cluster.run("why", "ns/beside")).output
+
+
+@pytest.mark.parametrize(
+    ("offered", "asked", "told"),
+    [
+        (
+            {"nvidia.com/gpu": "16"},
+            "nvidia.com/gpu.shared",
+            "nodes offer nvidia.com/gpu: 16: ask nvidia.com/gpu, or set `renameByDefault: true`",
+        ),
+        (
+            {"nvidia.com/gpu.shared": "16"},
+            "nvidia.com/gpu",
+            "ask nvidia.com/gpu.shared, or set `renameByDefault: false`",
+        ),
+        (
+            {"nvidia.com/mig-1g.5gb": "7"},
+            "nvidia.com/mig1g.5gb",
+            "did you mean nvidia.com/mig-1g.5gb?",
+        ),
+        ({"nvidia.com/gpu": "4"}, "nvidia.com/gpus", "did you mean nvidia.com/gpu?"),
+        (
+            {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "7"},
+            "nvidia.com/gpu",
+            "no node offers nvidia.com/gpu; nodes offer nvidia.com/mig-1g.5gb: 7: ask one of these",
+        ),
+    ],
+)
+async def test_a_name_that_no_node_offers_is_answered_with_those_that_nodes_offer(
+    cluster: Cluster, offered: dict[str, str], asked: str, told: str
+) -> None:
+    """And with the setting that would offer it, where there is one."""
+    whole = ready(node("gpu-w", 2, mode="default"))
+    whole["status"]["allocatable"] = offered
+    await cluster.server.put("/api/v1/nodes/gpu-w", whole)
+    asking = asking_devices("wants", 1)
+    asking["spec"]["containers"][0]["resources"]["limits"] = {asked: "1"}
+    first, second, *_ = (await why(cluster, asking)).splitlines()
+
+    assert first.startswith("ns/wants  Pending, not bound to a node")
+    assert told in second
+    assert "of mode default or mig" not in second

@@ -105,7 +105,7 @@ async def test_the_page_shows_every_slice_that_the_map_shows(cluster: Cluster) -
     assert "<title>vision/finetune-1: the whole card</title>" in page
     assert "<title>vision/pretrain-2: a replica</title>" in page
     assert cards.summary in page
-    for words in ("out of service", "not ready", "cordoned", "its cards cannot be read"):
+    for words in ("unhealthy", "not ready", "cordoned", "its cards cannot be read"):
         assert words in page
     assert re.search(r"vision/starting-1</a> \(6 units\)", page)
 

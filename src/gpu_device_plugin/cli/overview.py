@@ -27,7 +27,7 @@ from gpu_device_plugin.cli.kubeconfig_options import (
 )
 from gpu_device_plugin.cli.page import page, team_label_option
 from gpu_device_plugin.cli.program import Number, run_program
-from gpu_device_plugin.domain.wording import count_noun, few
+from gpu_device_plugin.domain.wording import NODE_STATES, count_noun, few
 from gpu_device_plugin.errors import ConfigError, NotKnownError
 
 # What reads and draws is imported when it is used, so that help comes at once.
@@ -101,8 +101,9 @@ def gpu() -> None:
 
 @gpu.command("map")
 @click.argument("nodes", nargs=-1, metavar="[NODE]...", shell_complete=_NODES)
+@click.option("--state", type=click.Choice(NODE_STATES), help="Only nodes in this state.")
 @listing("-n -A -l -o -w", "nodes")
-def card_map(nodes: Sequence[str], listing: Listing) -> None:
+def card_map(nodes: Sequence[str], state: str | None, listing: Listing) -> None:
     """Show cards as bars, with the pods on them.
 
     In a bar each letter is a pod, `.` is free, `?` is requested by a pod that has no card yet, and
@@ -112,7 +113,7 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
     from gpu_device_plugin.overview.questions import follow_cards
 
     async def read(api: "ApiServer") -> VerbResult:
-        found = await _read_nodes(api, listing, nodes)
+        found = (await _read_nodes(api, listing, nodes)).in_state(state)
         return VerbResult(
             json_cards(found),
             lambda screen: screen.cards(found, is_wide=listing.is_wide),
@@ -122,13 +123,13 @@ def card_map(nodes: Sequence[str], listing: Listing) -> None:
     async def follow(api: "ApiServer", draw: Callable[[Any, str], None]) -> None:
         from gpu_device_plugin.cli.overview_screen import stale_text
 
-        shown = await _read_nodes(api, listing, nodes)
-        names = set(shown.names) if listing.labels or nodes else None
+        found = await _read_nodes(api, listing, nodes)
+        names, shown = set(found.names) if listing.labels or nodes else None, found.in_state(state)
 
         def tell(found: "FollowedCards") -> None:
             nonlocal shown
             if found.cards is not None:
-                shown = found.cards.only(names, listing.namespace)
+                shown = found.cards.only(names, listing.namespace).in_state(state)
             now = datetime.datetime.now().astimezone()
             draw(shown, stale_text(found.trouble, found.trouble_seconds, now))
 
@@ -322,7 +323,7 @@ def inspect_cgpu(node: str, *, details: bool, cluster: KubeconfigChoice) -> None
     found = _choose_nodes(reading.cards, [node] if node else [])
     table = inspection.details if details else inspection.summary
     addresses = {node.metadata.name: node.address for node in reading.nodes}
-    shared = [each for each in found.nodes if each.units and not each.is_whole]
+    shared = [each for each in found.nodes if each.units and each.has_memory]
     click.echo(table(shared, addresses), nl=False)
     if found.unreadable:
         click.echo(f"left out, as their cards cannot be read: {few(found.unreadable)}", err=True)

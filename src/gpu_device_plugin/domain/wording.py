@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 _NAMED = 5
+NODE_STATES = ("unhealthy", "closed", "free", "full", "waiting")
+"""What nodes are selected by: with an unhealthy card, taking nothing, with room, without, with pods that wait for a card."""
 
 
 def count_noun(number: int, noun: str) -> str:

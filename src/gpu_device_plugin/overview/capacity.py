@@ -13,7 +13,8 @@ from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.errors import ConfigError, RequestError
-from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards, closed_text, rule_text
+from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
+from gpu_device_plugin.overview.verdicts import closed_text, rule_text
 
 
 @dataclass(frozen=True, slots=True)

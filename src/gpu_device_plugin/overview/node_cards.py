@@ -27,8 +27,8 @@ from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, parse_of
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.domain.wording import count_noun
-from gpu_device_plugin.errors import ClusterError, RequestError, StateError
+from gpu_device_plugin.domain.wording import NODE_STATES, count_noun
+from gpu_device_plugin.errors import ClusterError, StateError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
 
@@ -187,6 +187,38 @@ class NodeCards:
         return Resource.CORE in resources_of(self.offer.mode)
 
     @property
+    def has_memory(self) -> bool:
+        """Whether its mode gives slices."""
+        return Resource.MEM in resources_of(self.offer.mode)
+
+    @property
+    def closed(self) -> tuple[str, ...]:
+        """Why no new pod gets anything of it: its marks, and a mode that offers nothing."""
+        idle = () if self.is_whole or self.has_memory else (f"mode {self.mode} offers nothing",)
+        return (*self.marks, *idle)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Of `NODE_STATES` those that it is in."""
+        serving = [card for card in self.cards if card.is_healthy]
+        is_free = any(not c.pods if self.is_whole else self.room(c)[0] for c in serving)
+        found = {
+            "unhealthy": len(serving) < len(self.cards),
+            "closed": bool(self.closed),
+            "free": is_free and not self.closed,
+            "full": not is_free and not self.closed,
+            "waiting": bool(self.waiting),
+        }
+        return tuple(state for state in NODE_STATES if found[state])
+
+    def room(self, card: CardView) -> tuple[int, int]:
+        """Units and percent that one container more may ask of a card; percent are 0 where the mode does not divide it."""
+        room = next((room for room in self.rooms if room.card.index == card.index), None)
+        if self.closed or card.pods or not self.has_memory or room is None or not room.free_milli:
+            return 0, 0
+        return card.free_units, card.free_percent if self.has_compute else 0
+
+    @property
     def units(self) -> int:
         return sum(card.units for card in self.cards)
 
@@ -324,19 +356,27 @@ class ClusterCards:
             return self.nothing
         cards = sum(len(node.cards) for node in self.nodes)
         shared = [node for node in self.nodes if not node.is_whole]
-        whole = [card for node in self.nodes if node.is_whole for card in node.cards]
+        whole = [(node, card) for node in self.nodes if node.is_whole for card in node.cards]
         parts = []
         if shared or not whole:
-            held = sum(node.held_units for node in shared)
-            units = sum(node.units for node in shared)
+            held, units, *rest = _given(
+                (n, c, c.held_units, c.units) for n in shared for c in n.cards
+            )
             percent = 100 * held // units if units else 0
-            parts.append(f"{held} of {units} units held ({percent} %)")
+            parts += [f"{held} of {units} units held ({percent} %)", *rest]
         if whole:
-            given = sum(bool(card.pods) for card in whole)
-            parts.append(f"{given} of {len(whole)} whole cards held")
+            given, all_of_them, *rest = _given((n, c, bool(c.pods), 1) for n, c in whole)
+            parts += [f"{given} of {all_of_them} whole cards held", *rest]
         nodes = count_noun(len(self.nodes) + len(self.unreadable), "node")
         nodes += f" ({len(self.unreadable)} unreadable)" if self.unreadable else ""
-        return f"{nodes}, {count_noun(cards, 'card')}: {', '.join(parts)}"
+        return f"{nodes}, {count_noun(cards, 'card')}: {'; '.join(parts)}"
+
+    def in_state(self, state: str | None) -> "ClusterCards":
+        """The nodes in a state; None for all."""
+        if not state:
+            return self
+        nodes = tuple(node for node in self.nodes if state in node.states)
+        return ClusterCards(nodes, nothing=f"no node is in state {state}")
 
     def only(self, names: Collection[str] | None, namespace: str = "") -> "ClusterCards":
         """The nodes of these names (None: all) that hold something of the namespace ("": of any, or nothing)."""
@@ -350,6 +390,25 @@ class ClusterCards:
         what = f"holds anything of namespace {namespace}" if namespace else "has these labels"
         nothing = f"no node with cards {what}" if self.names else self.nothing
         return ClusterCards(nodes, {n: own[n] for n in own if names is None or n in names}, nothing)
+
+
+def _given(
+    parts: Iterable[tuple[NodeCards, CardView, int, int]],
+) -> tuple[int, int, *tuple[str, ...]]:
+    """How much is held of what can be given, how much that is, and what cannot be given beside it.
+
+    Each part is of a card: how much of it is held, and how much it is.
+    """
+    held = units = unhealthy = closed = 0
+    for node, card, of_card, all_of_card in parts:
+        if not card.is_healthy:
+            unhealthy += all_of_card
+        elif node.closed:
+            closed += all_of_card
+        else:
+            held, units = held + of_card, units + all_of_card
+    beside = ((unhealthy, "more unhealthy"), (closed, "more on closed nodes"))
+    return held, units, *(f"{count} {what}" for count, what in beside if count)
 
 
 def asking_of(pod: SurveyedPod) -> ClusterPod | None:
@@ -383,13 +442,3 @@ def allocation_api_text(by_claims: int, cards: int) -> str:
     """
     which = "" if by_claims == cards else f"{by_claims} of them "
     return f", {which}given by claims" if by_claims else ""
-
-
-def closed_text(marks: Sequence[str]) -> str:
-    """Why no new pod goes to a node that has these marks."""
-    return f"the node is {' and '.join(marks)}"
-
-
-def rule_text(error: RequestError) -> str:
-    """The rule that refuses a request, and the cure; without the pod, the node and what is asked."""
-    return str(error).partition("): ")[2] or str(error)

@@ -28,13 +28,7 @@ from gpu_device_plugin.kubernetes.objects.pod_spec import (
     device_count,
 )
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.overview.node_cards import (
-    CardView,
-    ClusterCards,
-    NodeCards,
-    closed_text,
-    rule_text,
-)
+from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,3 +360,13 @@ def _hint(rooms: Sequence[Room], wanted: Demand, policy: PlacementPolicy) -> tup
     compute = f" with {percent} %" if wanted.core_percent else ""
     where = f"on card {room.card.index}"
     return f"{room.free_mem} units ({room.free_slice_mib} MiB){compute} {where}", room.free_mem
+
+
+def closed_text(marks: Sequence[str]) -> str:
+    """Why no new pod goes to a node that has these marks."""
+    return f"the node is {' and '.join(marks)}"
+
+
+def rule_text(error: RequestError) -> str:
+    """The rule that refuses a request, and the cure; without the pod, the node and what is asked."""
+    return str(error).partition("): ")[2] or str(error)

@@ -26,6 +26,7 @@ from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.explained_pod import ExplainedPod
 from gpu_device_plugin.kubernetes.objects.pod_spec import asking_containers
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
+from gpu_device_plugin.overview.device_names import offered_devices, other_names
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 
@@ -154,12 +155,13 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
             f"make two pods of it: a node gives slices or whole cards, never both, and this pod asks "
             f"for a slice and for {names}",
         )
-    if found := tuple(_to_make_room(verdicts)):
+    offered = offered_devices(now.nodes.values())
+    if found := other_names(asking.devices, offered) or tuple(_to_make_room(verdicts)):
         return found
     if any(verdict.is_other_api for verdict in verdicts):
         return (_OTHER_API[request.allocation_api],)
     nowhere = "no node publishes cards: run `kubectl gpu doctor`"
-    nowhere = _not_offered(asking.devices) if names else nowhere
+    nowhere = _not_offered(asking.devices, offered) if names else nowhere
     return (_NEVER if verdicts else nowhere,)
 
 
@@ -178,7 +180,7 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
         yield "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"
 
 
-def _not_offered(devices: Iterable[str]) -> str:
+def _not_offered(devices: Iterable[str], offered: Mapping[str, int]) -> str:
     asked = sorted(devices)
     if all(name == TOPOLOGY_GPU for name in asked):
         where = "nodes of mode topology would"
@@ -186,7 +188,9 @@ def _not_offered(devices: Iterable[str]) -> str:
         where = "nodes of mode default or mig would, whose cards are cut into such instances"
     else:
         where = "nodes of mode default or mig would offer nvidia.com/*"
-    return f"no node with cards offers {few(asked)}; {where} (docs/node-modes.md, docs/nvidia.md)"
+    there = f"; nodes offer {few(sorted(offered))}" if offered else ""
+    where = f"{where} (docs/node-modes.md, docs/nvidia.md)"
+    return f"no node with cards offers {few(asked)}{there}; {where}"
 
 
 _SHOWN_EVENTS = 5

@@ -76,7 +76,8 @@ class CardRow:
         percent: Percent of compute that is held; None where the mode does not divide it.
         asked_start: Where the part begins that pods without a card ask for, in percent of the bar.
         asked_width: How wide that part is; 0 for none.
-        is_open: Whether a new pod may get a slice of it: in service, on a node that takes pods.
+        is_open: Whether a new pod may get a slice of it: healthy, on a node that takes pods.
+        room: Units and percent that one container more may ask here.
     """
 
     card: CardView
@@ -86,6 +87,7 @@ class CardRow:
     asked_start: float
     asked_width: float
     is_open: bool = False
+    room: tuple[int, int] = (0, 0)
 
     @property
     def fill(self) -> float:
@@ -95,20 +97,16 @@ class CardRow:
         return round(min(1, self.held / self.card.units), 2) if self.card.units else 0
 
     @property
-    def free_percent(self) -> int:
-        """Percent of compute that is left; 100 where the mode does not divide it."""
-        return 100 if self.percent is None else self.card.free_percent
-
-    @property
     def is_stranded(self) -> bool:
         """Whether units are free that nobody can ask for, because no compute is left beside them."""
-        return self.is_open and self.card.free_units > 0 and self.free_percent == 0
+        has_none = self.percent is not None and self.card.free_percent == 0
+        return self.is_open and self.card.free_units > 0 and has_none
 
     @property
     def warning(self) -> str:
         """Why a new pod gets nothing of what is free; empty where it may."""
         if not self.card.is_healthy:
-            return "out of service"
+            return "unhealthy"
         return "no compute left" if self.is_stranded else ""
 
 
@@ -119,7 +117,7 @@ class NodeRow:
     Attributes:
         kind: Mode, unit and models, for people.
         marks: What is wrong with it, each in one or two words.
-        states: For the filter: free, full, waiting, faulty.
+        states: For the filter: those of `NODE_STATES`.
         held: Memory units that are held.
         units: Memory units that it has; 0 where it gives whole cards, replicas or instances.
         waiting: Pods bound to it that have no card yet, with the units they ask for.
@@ -148,12 +146,12 @@ class NodeRow:
     @property
     def free(self) -> int:
         """Units that a new pod may ask for, over all its cards."""
-        return sum(row.card.free_units for row in self.cards if row.is_open)
+        return sum(row.room[0] for row in self.cards)
 
     @property
     def largest(self) -> int:
         """The most of them that lie on one card."""
-        return max((row.card.free_units for row in self.cards if row.is_open), default=0)
+        return max((row.room[0] for row in self.cards), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,21 +176,21 @@ def node_row(
 
     Of one that is not shown whole (`NodeCards.of_namespace`) nobody sees what is free.
     """
-    name, marks, places = node.metadata.name, node.marks, dict(_places(node))
+    name, places = node.metadata.name, dict(_places(node))
     if isinstance(view, str):
-        return NodeRow(name, marks=marks, states=("faulty",), trouble=view, places=places)
-    sick = sum(not card.is_healthy for card in view.cards)
-    if sick:
-        marks += (f"{sick} out of service",)
+        return NodeRow(name, marks=node.marks, states=("unhealthy",), trouble=view, places=places)
+    sick, marks = sum(not card.is_healthy for card in view.cards), view.closed
+    marks += (f"{sick} unhealthy",) if sick else ()
+    states = view.states if is_whole else tuple(s for s in view.states if s not in ("free", "full"))
     return NodeRow(
         name,
         view.kind_text,
         marks,
-        tuple(_states(view, has_marks=bool(marks), is_whole=is_whole)),
+        states,
         tuple(sorted(view.namespaces)),
         view.held_units,
-        0 if view.is_whole else view.units,
-        tuple(_cards(view, use_of, colours, takes_pods=is_whole and not node.marks)),
+        view.units if view.has_memory else 0,
+        tuple(_cards(view, use_of, colours, takes_pods=is_whole and not view.closed)),
         view.waiting,
         view.instances,
         places=places | {"model": few(sorted({card.model for card in view.cards}))},
@@ -209,17 +207,6 @@ def _places(node: SurveyedNode) -> Iterator[tuple[str, str]]:
     """Its zone, and its pool by the label of the first cloud that has one."""
     yield "zone", node.labels.get("topology.kubernetes.io/zone", "")
     yield "pool", next((node.labels[key] for key in _POOL_LABELS if key in node.labels), "")
-
-
-def _states(view: NodeCards, *, has_marks: bool, is_whole: bool) -> Iterator[str]:
-    if is_whole:
-        healthy = [card for card in view.cards if card.is_healthy]
-        is_free = any(not c.pods if view.is_whole else c.free_units > 0 for c in healthy)
-        yield "free" if is_free else "full"
-    if view.waiting:
-        yield "waiting"
-    if has_marks:
-        yield "faulty"
 
 
 def _cards(
@@ -244,12 +231,13 @@ def _cards(
             text = f"{pod}: {'the whole card' if len(card.pods) == 1 else 'a replica'}"
             kind, letter = f"c{colours.of(pod.namespace)}", letters[pod]
             slices.append(SliceRow(str(pod), pod.name, letter, kind, start, width, text, None))
-        has_asked = card.is_healthy and not view.is_whole
+        has_asked = card.is_healthy and view.has_memory
         asked = max(0, card.units - held - card.free_units) if has_asked else 0
         percent = sum(holder.percent for holder in card.holders) if has_compute else None
         start, width = round(100 * held / whole, 2), round(100 * asked / whole, 2)
         is_open = takes_pods and has_asked
-        yield CardRow(card, held, percent, tuple(slices), start, width, is_open)
+        room = view.room(card) if is_open else (0, 0)
+        yield CardRow(card, held, percent, tuple(slices), start, width, is_open, room)
 
 
 def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:
