@@ -862,6 +862,12 @@ def test_errors_are_one_line_and_an_exit_code(
         (["why", "a/b/c"], 2, "kubectl gpu: 'a/b/c' is not [NAMESPACE/]POD"),
         (["map", "-w", "-o", "json"], 2, "it does not go with -o json"),
         (["top", "-w", "-o", "yaml"], 2, "it does not go with -o yaml"),
+        (
+            ["-n", "ns", "why", "p"],
+            2,
+            "'-n' before the verb: options follow it, as in `kubectl gpu",
+        ),
+        (["--nospace", "why"], 2, "no option '--nospace'\n"),
         (["top", "-A", "-n", "ns"], 2, "give either --namespace or --all-namespaces"),
     ):
         with pytest.raises(SystemExit) as ended:

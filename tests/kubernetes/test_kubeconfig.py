@@ -1,6 +1,7 @@
 """A person's kubeconfig is found and merged as kubectl does it."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,13 @@ def test_several_files_count_as_one(tmp_path: Path) -> None:
     assert read_context([first, second], "here").user.content("client-key") == b"key"
     with pytest.raises(AccessError, match="no context is called 'x'"):
         read_context([first, second], "x")
+
+
+def test_a_broken_file_of_several_is_named_with_its_line(tmp_path: Path) -> None:
+    """The others are whole."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text("current-context: a\n", encoding="utf-8")
+    bad.write_text("apiVersion: v1\nusers: [1\nclusters: 2\n", encoding="utf-8")
+
+    with pytest.raises(AccessError, match=rf"^kubeconfig {re.escape(str(bad))}, line 3: while"):
+        read_context([good, bad])

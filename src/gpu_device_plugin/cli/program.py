@@ -63,14 +63,14 @@ def run_program(command: click.Command, name: str, arguments: Sequence[str] | No
     except click.ClickException as error:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} -h'.", err=True)
-        _end(name, _text(error), error.exit_code)
+        _end(name, _text(error, name), error.exit_code)
     except click.Abort:
         sys.exit(EXIT_INTERRUPTED)
     except GpuPluginError as error:
         _end(name, str(error), _CODES.get(type(error), EXIT_FAILED))
 
 
-def _text(error: click.ClickException) -> str:
+def _text(error: click.ClickException, name: str) -> str:
     """What is wrong: which flag, argument or command, what was given, and what it may be."""
     near: Sequence[str] = ()
     text = error.message
@@ -84,6 +84,12 @@ def _text(error: click.ClickException) -> str:
         text, params = f"no option {error.option_name!r}", error.ctx.command.params
         known = {name.lstrip("-"): name for param in params for name in param.opts}
         near = [known[n] for n in get_close_matches(error.option_name.lstrip("-"), known)]
+        verbs = getattr(error.ctx.command, "commands", {}).values()
+        if any(error.option_name in param.opts for verb in verbs for param in verb.params):
+            text, near = (
+                f"{text} before the verb: options follow it, as in `{name} VERB {error.option_name} ...`",
+                (),
+            )
     elif isinstance(error, click.UsageError):
         text = text[:1].lower() + text[1:].rstrip(".")
     return text + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")

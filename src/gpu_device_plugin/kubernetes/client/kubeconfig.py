@@ -2,10 +2,10 @@
 
 import base64
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -106,14 +106,19 @@ def context_names(files: Sequence[Path]) -> Sequence[str]:
 
 def _decoded(files: Sequence[Path]) -> Sequence[tuple[_Kubeconfig, Path]]:
     """Each file with the directory that its paths are relative to."""
-    try:
-        # A file may be empty.
-        decode = partial(msgspec.yaml.decode, type=_Kubeconfig | None)
-        return [(decode(f.read_bytes()) or _Kubeconfig(), f.resolve().parent) for f in files]
-    except OSError as error:
-        raise AccessError(f"kubeconfig {error.filename}: {error.strerror}") from error
-    except msgspec.MsgspecError as error:
-        raise AccessError(f"kubeconfig {join_paths(files)}: {one_line(error)}") from error
+    found = []
+    for file in files:
+        try:
+            # A file may be empty.
+            config = msgspec.yaml.decode(file.read_bytes(), type=_Kubeconfig | None)
+        except OSError as error:
+            raise AccessError(f"kubeconfig {error.filename}: {error.strerror}") from error
+        except msgspec.MsgspecError as error:
+            *_, line = ("", *re.findall(r", line (\d+)", str(error)))
+            where = f"{file}, line {line}" if line else str(file)
+            raise AccessError(f"kubeconfig {where}: {one_line(error)}") from error
+        found.append((config or _Kubeconfig(), file.resolve().parent))
+    return found
 
 
 def _check_url(key: str, value: object, example: str) -> None:
