@@ -21,7 +21,8 @@ NAVIGATION = {
             *("docs/node-modes", "docs/requests", "samples/README", "docs/tasks/notebooks"),
             *("docs/tasks/two-models", "docs/tasks/team-quota", "docs/tasks/moving-in"),
             *("docs/tasks/read-a-refusal", "docs/tasks/sick-card", "docs/tasks/beside-others"),
-            *("docs/tasks/platforms", "docs/controller", "docs/dra", "docs/nvidia", "docs/models"),
+            *("docs/tasks/platforms", "docs/tasks/ai-conformance", "docs/controller", "docs/dra"),
+            *("docs/nvidia", "docs/models"),
         ],
         "Operations": [
             *("docs/troubleshooting", "docs/kubectl", "docs/page", "docs/operations/requirements"),
