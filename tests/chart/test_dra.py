@@ -2,9 +2,11 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from tests.chart.rendering import NAME, RefusedError, agent, manifests, one, render, rights
+from tests.chart.test_rules import RULES, VALUES
 
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 
@@ -148,9 +150,34 @@ def test_the_policies_for_pods_look_at_claims_that_no_container_names() -> None:
             policy = one(manifests(*settings), "ValidatingAdmissionPolicy", f"{PREFIX}{shape}")
             (condition, *_) = policy["spec"]["matchConditions"]
             assert (of_pod in condition["expression"]) is is_there
-    said = [rule["message"] for rule in one(manifests(ON), "ValidatingAdmissionPolicy", f"{PREFIX}pods")["spec"]["validations"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("on", [{"on": True}, {"on": False}], ids=str)
+def test_what_is_true_of_slices_by_claims_is_denied_whatever_rules_are_on(
+    on: dict[str, bool],
+) -> None:
+    """The rules at submission may be off, or warn; who passes these would get a slice past all of them."""
+    is_any_rule_on = on["on"]
+    groups = {group: dict.fromkeys(VALUES[group], is_any_rule_on) for group in RULES}
+    made = manifests(ON, values={"policies": {**groups, "validationActions": ["Warn"]}})
+    said = validations(made, "claims-pods")
     assert "a slice by a claim is a container's" in said
     assert "a slice by a claim is made from a template" in said
+    bound = one(made, "ValidatingAdmissionPolicyBinding", f"{PREFIX}claims-pods")["spec"]
+    assert bound["validationActions"] == ["Deny"]
+    last = (
+        "this request cannot become a claim"  # after the rules that say more, where there are any
+    )
+    assert (last in said) is not is_any_rule_on
+    assert not is_any_rule_on or validations(made, "pods")[-1] == last
+    without = manifests(values={"policies": groups})
+    assert f"{PREFIX}claims-pods" not in {m["metadata"]["name"] for m in without}
+
+
+def validations(made: Any, name: str) -> list[str]:
+    """The messages of a policy."""
+    policy = one(made, "ValidatingAdmissionPolicy", f"{PREFIX}{name}")
+    return [rule["message"] for rule in policy["spec"]["validations"]]
 
 
 def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:

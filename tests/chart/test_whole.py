@@ -73,8 +73,9 @@ def with_all(text: str) -> dict[str, Any]:
     return made
 
 
-# config.map of VALUES is the other way to name the files; these need each other.
+# config.map of VALUES is the other way to name the files; these need each other, or other places than others.
 NOT_AT_ONCE = (
+    "libraryDir",
     "config.name",
     "config.default",
     "serviceAccount.name",

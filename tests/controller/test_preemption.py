@@ -7,8 +7,9 @@ empty list.
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
 from tests.controller.replica import Running, a_controller
-from tools.harness.api_server import StandInApiServer
+from tools.harness.api_server import ApiRequest, StandInApiServer, status
 from tools.harness.objects import Json, held, node, pod
 from tools.harness.waiting import until
 
@@ -145,6 +146,41 @@ async def test_a_budget_is_broken_only_where_nobody_else_can_go(tmp_path: Path) 
         await put_budget(found.server, 1, {"matchExpressions": [expression]})
         await until(lambda: budgets.found["ns/keep"].status.disruptions_allowed == 1)
         assert await victims(found, asking) == {"n1": (["kept"], 0)}
+
+
+async def test_budgets_are_asked_about_only_where_somebody_has_to_be_chosen(tmp_path: Path) -> None:
+    """Each answer is a list of pods, for which kube-scheduler waits."""
+    pods = (on_card("c", 0, 10), on_card("d", 1, 10))
+    async with a_controller(tmp_path, (node("n1"),), pods) as found:
+        await put_budget(found.server, 0, {"matchLabels": {"app": "kept"}})
+        await until(lambda: "ns/keep" in found.controller.budgets.found)
+
+        def lists() -> int:
+            asked = [seen.query.get("labelSelector") for seen in found.server.seen("GET", "/pods")]
+            return asked.count("app=kept")
+
+        asking = of(URGENT, pod("new", 8, 30))
+        assert await victims(found, asking, {"n1": ["c"]}) == {"n1": (["c"], 0)}
+        assert lists() == 0
+        assert await victims(found, asking) == {"n1": (["c"], 0)}
+        assert lists() == 1
+
+
+async def test_budgets_that_may_not_be_listed_count_as_broken_and_are_told(tmp_path: Path) -> None:
+    """Nobody says that the pods may go: another node is better."""
+
+    def refuse(seen: ApiRequest) -> web.Response | None:
+        return status(403, "no") if "poddisruptionbudgets" in seen.path else None
+
+    pods = (on_card("c", 0, 10), on_card("d", 1, 10))
+    async with a_controller(tmp_path, (node("n1"),), pods, fault=refuse) as found:
+        assert await victims(found, of(URGENT, pod("new", 8, 30))) == {"n1": (["c"], 1)}
+
+        async def is_told() -> bool:
+            page = await found.get("/readyz", port=found.controller.pages.port)
+            return page[0] == 200 and "poddisruptionbudgets: 403 no" in page[1]
+
+        await until(is_told)
 
 
 async def test_room_that_is_made_for_a_pod_is_not_given_to_a_lesser_one(tmp_path: Path) -> None:

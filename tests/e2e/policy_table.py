@@ -171,6 +171,12 @@ BAD_REQUESTS = [
         mode="core_mem",
     ),
     Row(
+        "beyond-64-bits",
+        [asking("10E", 30)],
+        ["container main asks aliyun.com/gpu-mem: 10E, which is no whole number of 64 bits"],
+        rule="requests.amounts",
+    ),
+    Row(
         "unlike-containers",
         [asking(2, 30), asking(1, name="second")],
         [

@@ -26,7 +26,7 @@ from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 NOWHERE = {"e2e": "nowhere"}
 POLICIES = (
     *("claims-made", "claims-elsewhere", "claims-kept", "claims-held", "claims-whole"),
-    *("agent-slices", "pods"),
+    *("agent-slices", "pods", "claims-pods"),
 )
 MUTATING = ("slices", "claims")
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"

@@ -100,6 +100,14 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if has .Values.dra.wholeCards (list "aliyun.com/gpu-mem" "aliyun.com/gpu-core.percentage" "aliyun.com/gpu-count") }}
 {{- fail (printf "dra.wholeCards %s is the name of a slice's amount, which the policies make into other claims: give whole cards another name, for instance nvidia.com/gpu" .Values.dra.wholeCards) }}
 {{- end }}
+{{- $kubelet := clean .Values.kubeletDir }}
+{{- $taken := list "/etc/gpu-device-plugin" "/var/lib/gpu-device-plugin" "/run/gpu-device-plugin" "/sys/fs/cgroup" (clean .Values.dra.cdiDir) (clean .Values.mps.root) }}
+{{- range list "device-plugins" "pod-resources" "pods-api" "plugins_registry" "plugins/gpu-device-plugin" }}
+{{- $taken = append $taken (printf "%s/%s" $kubelet .) }}
+{{- end }}
+{{- if has (clean .Values.libraryDir) $taken }}
+{{- fail (printf "libraryDir %s: the agent has something else there already, and a pod mounts a path once; name a directory of the library's own, such as /usr/local/lib/gpu-device-plugin" .Values.libraryDir) }}
+{{- end }}
 {{- range compact (list .Values.kubeletDir .Values.libraryDir .Values.driverRoot .Values.nvmlLibrary) }}
 {{- if or (eq . "/etc") (eq . "/usr") (eq . "/var") (has ".." (splitList "/" .)) }}
 {{- fail (printf "%s is no path for this: name the thing itself, without .." .) }}

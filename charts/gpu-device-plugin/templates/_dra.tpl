@@ -142,3 +142,22 @@ spec:
           {{- end }}
           )
 {{- end }}
+
+{{/*
+The validation of pods that the policy `slices` has left as they are. It is the last of the rules at submission, which say
+more, and stands with the rules for claims where these are all off.
+*/}}
+{{- define "gpu-device-plugin.unclaimable" -}}
+# What the policy `slices` has left as it is would stay Pending: nodes of this namespace's pods have no units.
+- message: this request cannot become a claim
+  expression: |-
+    namespaceObject.metadata.?labels[?'gpu-device-plugin/allocation-api'].orValue('') != 'dra'
+    || !variables.asking.exists(c, {{ include "gpu-device-plugin.cel" "mem(c)" }} > 0)
+  messageExpression: |-
+    'this request cannot become a claim, which namespace ' + namespaceObject.metadata.name + ' uses: '
+    + (variables.cards > {{ include "gpu-device-plugin.mostCards" . }}
+      ? 'label aliyun.com/gpu-count=' + variables.label + ', and a claim has at most {{ include "gpu-device-plugin.mostCards" . }} cards'
+      : variables.asking.exists(c, {{ include "gpu-device-plugin.cel" "mem(c)" }} > 999999999)
+      ? 'aliyun.com/gpu-mem is larger than any card'
+      : 'it breaks a rule that policies.requests switches off (docs/requests.md)')
+{{- end }}

@@ -79,6 +79,15 @@ DeviceClass has a name of its own beside the one that it is given), and those th
       n != '' && n.matches('^({{ join "|" .root.Values.sandboxRuntimeClasses | replace "." "[.]" | replace "*" ".*" }})$'))
 {{- end }}
 
+{{/* "true" where the values leave any rule at submission switched on. */}}
+{{- define "gpu-device-plugin.hasRules" -}}
+{{- $any := false }}
+{{- range list .Values.policies.requests .Values.policies.isolation }}
+{{- range $key, $on := . }}{{ if $on }}{{ $any = true }}{{ end }}{{ end }}
+{{- end }}
+{{- $any }}
+{{- end }}
+
 {{/* The validations that the values leave switched on. */}}
 {{- define "gpu-device-plugin.validations" -}}
 {{- $all := .Files.Get "rules.yaml" | fromYaml }}

@@ -15,6 +15,8 @@ from gpu_device_plugin.kubernetes.objects.extender_messages import Victims
 
 CountBroken = Callable[[Iterable[PodRef]], int]
 """How many of these evictions a PodDisruptionBudget does not allow."""
+Choose = Callable[[CountBroken], Victims | None]
+"""Whom to evict; None where no eviction helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +69,13 @@ def _age(created: str) -> list[int]:
 
 
 def choose_victims(
-    ledger: ClusterLedger,
-    node: str,
-    checks: RequestChecks,
-    proposed: Victims,
-    count_broken: CountBroken,
-) -> Victims | None:
-    """Whom to evict from a node for a pod; None where that helps nothing, or nobody has to go.
+    ledger: ClusterLedger, node: str, checks: RequestChecks, proposed: Victims
+) -> Victims | Choose | None:
+    """Whom to evict from a node for a pod; None where nobody has to go.
 
     What is proposed stays where it frees a card, and where the cards have room: kube-scheduler needs
-    something else then. Else only those proposed stay who hold nothing of the cards.
+    something else then. Else only those proposed stay who hold nothing of the cards, and it takes the
+    budgets to choose the others.
     """
 
     def fits(gone: Collection[str]) -> bool:
@@ -92,8 +91,11 @@ def choose_victims(
     held = {ref.uid for ref in evictable}
     others = [uid for uid in proposed.uids if uid not in held]
     staying = {ref: found for ref, found in evictable.items() if ref.uid not in ending}
-    search = _Search(fits, staying, frozenset((*ending, *others)), count_broken)
-    chosen = search.cheapest()
-    if chosen is None:
-        return None
-    return Victims([*others, *(ref.uid for ref in chosen)], count_broken(chosen))
+
+    def choose(count_broken: CountBroken) -> Victims | None:
+        chosen = _Search(fits, staying, frozenset((*ending, *others)), count_broken).cheapest()
+        if chosen is None:
+            return None
+        return Victims([*others, *(ref.uid for ref in chosen)], count_broken(chosen))
+
+    return choose if staying else None

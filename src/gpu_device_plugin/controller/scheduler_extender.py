@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
+    Preemption,
     Question,
     Victims,
     filter_answer,
@@ -94,18 +95,26 @@ class Extender:
             return preemption_answer(asked.victims)
         turns, kept = _Turns(self._turn_seconds), dict[str, Victims]()
         checks = self._ledger.checks(asked.pod)
-        priority = asked.pod.standing.priority
-        candidates = {r for name in asked.victims for r in self._ledger.evictable(name, priority)}
-        count_broken = await self._budgets(candidates)
+        count_broken: CountBroken | None = None
         enough = time.monotonic() + _SEARCH_SECONDS
         for name, proposed in asked.victims.items():
             if kept and time.monotonic() > enough:
                 break  # kube-scheduler needs one node
-            found = choose_victims(self._ledger, name, checks, proposed, count_broken)
+            found = choose_victims(self._ledger, name, checks, proposed)
+            if callable(found):
+                if count_broken is None:
+                    count_broken = await self._budgets(self._evictable(asked))
+                    enough = time.monotonic() + _SEARCH_SECONDS
+                found = found(count_broken)
             if found is not None:
                 kept[name] = found
             await turns.give()
         return preemption_answer(kept)
+
+    def _evictable(self, asked: Preemption) -> Collection[PodRef]:
+        """Pods of all of these nodes that may have to go."""
+        priority = asked.pod.standing.priority
+        return {ref for name in asked.victims for ref in self._ledger.evictable(name, priority)}
 
     async def _judge(self, question: Question) -> Judged:
         """Which nodes fit, with their scores; the others, with why."""
