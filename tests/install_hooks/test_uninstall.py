@@ -10,16 +10,19 @@ from aiohttp import web
 from tools.harness.api_server import ApiRequest, StandInApiServer, running, status
 from tools.harness.waiting import until
 
+from gpu_device_plugin.controller.run_controller import LEASE
+from gpu_device_plugin.controller.webhook_certificates import SECRET
 from gpu_device_plugin.domain.grants.node_annotations import (
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,
 )
 from gpu_device_plugin.errors import AccessError, ClusterError, ConfigError, WrongServerError
-from gpu_device_plugin.install_hooks.uninstall import Uninstall
+from gpu_device_plugin.install_hooks.uninstall import Uninstall, left_by_controller
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import Credentials
 from gpu_device_plugin.kubernetes.objects.fleet import Fleet
+from gpu_device_plugin.kubernetes.objects.unhealthy_gpus import WRITTEN, WRITTEN_BY
 
 UID = "installation-1"
 DAEMONSET = "/apis/apps/v1/namespaces/gpu/daemonsets/agents"
@@ -207,3 +210,11 @@ async def test_a_404_of_another_server_is_no_missing_daemonset() -> None:
         run = Uninstall(Fleet(api, "gpu", "agents"), lambda _: None, 0.02, silent_seconds=0.2)
         with pytest.raises(ClusterError, match="404 page not found"):
             await run.run(3600)
+
+
+def test_what_a_controller_leaves_is_named_with_the_commands_that_remove_it() -> None:
+    """A Secret with the key of a CA stayed, and nobody said so."""
+    told = left_by_controller("gpu", "slices")
+    assert f"-n gpu delete secret {SECRET} " in told
+    assert f"-n gpu delete lease {LEASE} slices-scheduler" in told
+    assert f"-n kube-system delete configmap -l {WRITTEN}={WRITTEN_BY} " in told

@@ -100,6 +100,7 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
     hook runs this; with plain manifests run it after `kubectl delete`.
     """
     from gpu_device_plugin.install_hooks.uninstall import clear_nodes as clear
+    from gpu_device_plugin.install_hooks.uninstall import left_by_controller
     from gpu_device_plugin.kubernetes.objects.survey import Survey
 
     async def work(fleet: "Fleet") -> None:
@@ -107,6 +108,7 @@ def clear_nodes(timeout: int, **installation: Any) -> None:
         click.echo(f"labels and annotations removed from {count_noun(len(cleared), 'node')}")
         for name in cleared:
             click.echo(f"  {name}")
+        click.echo(left_by_controller(installation["namespace"], installation["daemonset"]))
 
     _with_fleet(work, **installation)
 

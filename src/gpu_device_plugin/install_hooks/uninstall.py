@@ -30,6 +30,7 @@ from gpu_device_plugin.kubernetes.client.wire import Node
 from gpu_device_plugin.kubernetes.objects.fleet import Fleet
 from gpu_device_plugin.kubernetes.objects.survey import Survey
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
+from gpu_device_plugin.kubernetes.objects.unhealthy_gpus import NAMESPACE, WRITTEN, WRITTEN_BY
 
 DENIALS = 3
 SILENT_SECONDS = 60.0
@@ -111,6 +112,19 @@ def leftovers(node: SurveyedNode, installations: Collection[str]) -> NodeMetadat
     return NodeMetadataChange(
         {**series.labels, **{key: None for key in labels if key in node.labels}},
         {**series.annotations, **{key: None for key in _AGENTS if key in node.annotations}},
+    )
+
+
+def left_by_controller(namespace: str, daemonset: str) -> str:
+    """What a controller of this installation made and nobody removes, with the commands for it.
+
+    The hook has no right to: it could then remove objects of others too.
+    """
+    return (
+        "if there was a controller, this is left of it:\n"
+        f"  kubectl -n {namespace} delete secret gpu-device-plugin-tls  # has the key of its CA\n"
+        f"  kubectl -n {namespace} delete lease gpu-device-plugin-controller {daemonset}-scheduler\n"
+        f"  kubectl -n {NAMESPACE} delete configmap -l {WRITTEN}={WRITTEN_BY}  # operators' entries too"
     )
 
 
