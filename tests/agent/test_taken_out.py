@@ -35,7 +35,7 @@ async def test_a_card_that_an_operator_takes_out_is_out_for_all_until_it_is_name
             await put(rig, entries)
             await rig.until_offered(THREE)
             assert rig.kubelet.capacity(MEM) == 60
-            await until(lambda: "TakenOut since" in told(rig)[0].get("fault", ""))
+            await until(lambda: "TakenOut since" in str([c.get("fault") for c in told(rig)][:1]))
             assert [card["healthy"] for card in told(rig)] == [False, True, True, True]
             assert [grant.pod.name for grant in rig.grants()] == ["before"]
             await rig.api.delete(_PATH)
