@@ -81,7 +81,6 @@ def test_the_quick_starts_end_with_nvidia_smi_showing_the_slice(
     assert f"0MiB / {SLICE_MIB}MiB" in done.stdout.replace("  ", " ").replace("|", "")
     if has_gpus:
         check_views(cluster)
-        assert "Phase:          Succeeded" in Helm(cluster)("test", RELEASE, "--timeout=240s")
 
 
 @pytest.mark.usefixtures("clean")
