@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpu_device_plugin.agent.node_checks.node_checks import UPGRADE_STATE_LABEL
 from gpu_device_plugin.domain.fractions import demands, pod_annotations
 from gpu_device_plugin.domain.grants import holdings_annotation, node_annotations
 from gpu_device_plugin.domain.models import model_catalogue, pod_admission
@@ -83,7 +82,7 @@ TABLES = {
         Key(labels.ACS_DRIVER_LABEL, AGENT, "kube-scheduler, for pods that [ask](models.md)", "`535.309.01`"),
         Key(model_catalogue.MODEL_LABEL, "controller; an operator's value stays", "kube-scheduler, for pods that ask", MODEL),
         Key("nvidia.com/gpu.deploy.client", OTHERS, "the chart's DaemonSets", f"they leave a node with `false` or `paused-for-…`: [driver changes]({CHANGES})"),
-        Key(UPGRADE_STATE_LABEL, OTHERS, AGENT, f"states of the [driver's upgrade]({CHANGES})"),
+        Key(labels.UPGRADE_STATE_LABEL, OTHERS, AGENT, f"states of the [driver's upgrade]({CHANGES})"),
         Key("nvidia.com/…", "agent, with `--gfd on`", "NVIDIA's tools", _FEATURES),
     ),
     "Annotations of a Node": (

@@ -295,6 +295,15 @@ async def test_a_rank_that_slices_do_not_have_is_left_out_with_a_warning(
     assert len(warning) < 120
 
 
+async def test_containers_are_read_only_where_other_names_are_translated(tmp_path: Path) -> None:
+    """Elsewhere it would be work for each pod, and what is wrong with one is the API server's to say."""
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": 5}]}}
+    async with a_controller(tmp_path, (node("n1"),)) as found:
+        answer = await ask(found, review(pod))
+
+    assert answer["response"]["allowed"]
+
+
 async def test_requests_that_are_no_object_are_a_bad_body(tmp_path: Path) -> None:
     """Where Koordinator's names are translated, requests are written again."""
     bad = in_koordinators_words()

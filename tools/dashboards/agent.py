@@ -20,6 +20,7 @@ from tools.dashboards.panels import (
     Head,
     Query,
     big_number,
+    highest,
     lines,
     ranking,
     rows,
@@ -51,11 +52,6 @@ def units(resource: str, state: str = "") -> str:
 def per(labels: str, inner: str) -> str:
     """The sum for each combination of labels."""
     return f"sum by ({labels}) ({inner})"
-
-
-def highest(inner: str) -> str:
-    """The 20 highest at each moment: what 40 nodes of 8 cards have together is no picture."""
-    return f"topk(20, {inner})"
 
 
 def at_a_glance() -> list[AnyPanel]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
-from tools.dashboards.panels import GREEN, RED, AnyPanel, Head, Query, lines, states
+from tools.dashboards.panels import GREEN, RED, AnyPanel, Head, Query, highest, lines, states
 
 PLACE = (
     Path(__file__).resolve().parents[2]
@@ -30,13 +30,13 @@ def room() -> list[AnyPanel]:
         lines(
             Head("Memory that is held", "Share of a node's memory units; the 20 fullest.", 12),
             "percentunit",
-            Query(f"topk(20, 1 - {free} / {total})", "{{node}}"),
+            Query(highest(f"1 - {free} / {total}"), "{{node}}"),
         ).max(1),
         lines(
             Head("Free memory units", "Of the 20 cards with most, in units of their nodes.", 12),
             "short",
             Query(
-                "topk(20, max by (node, card) (gpu_cluster_card_free_memory_units))",
+                highest("max by (node, card) (gpu_cluster_card_free_memory_units)"),
                 "{{node}} card {{card}}",
             ),
         ),
@@ -44,7 +44,7 @@ def room() -> list[AnyPanel]:
             Head("Free compute", "Percent of the 20 cards with most, by mode core_mem.", 8),
             "percent",
             Query(
-                "topk(20, max by (node, card) (gpu_cluster_card_free_core_percent))",
+                highest("max by (node, card) (gpu_cluster_card_free_core_percent)"),
                 "{{node}} card {{card}}",
             ),
         ),

@@ -12,7 +12,7 @@ import structlog
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.cards.health_values import TAKEN_OUT
 from gpu_device_plugin.domain.cards.named_cards import named_cards
-from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, fault_reason
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.listing import Document, read, write
@@ -123,7 +123,7 @@ def _ours(offer: NodeOffer, found: UnhealthyGpus) -> set[str]:
         for card in offer.cards
         if card.index not in offer.healthy
         and card.uuid not in named
-        and offer.faults.get(card.index, "").partition(" ")[0] != TAKEN_OUT
+        and fault_reason(offer.faults.get(card.index, "")) != TAKEN_OUT
     }
 
 

@@ -1,6 +1,6 @@
 """The webhook for pods: models, drivers and profiles by label."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ class Webhook:
         """`card_units` are the different numbers of units that cards of the cluster have."""
         self._rules, self._dialects, self._judged = rules, dialects, judged
         self._card_units = card_units
+        self._droppable = frozenset(each.dropped for each in dialects if each.dropped)
         self._needs_model = needs_model
 
     async def mutate(self, body: bytes) -> bytes:
@@ -59,22 +60,29 @@ class Webhook:
             return self._refuse(review, found)
         if isinstance(translated, Denied):
             return self._refuse(review, translated)
-        resources, cards = translated
+        resources, cards, dropped = translated
         if cards > 1:
             found = replace(found, labels={**found.labels, COUNT_LABEL: str(cards)})
         self._judged("admitted")
-        return patch_pod(review, found, resources, self._dropped(review))
+        told = "is left out: slices have no such rank (docs/models.md)"
+        return patch_pod(review, found, resources, [f"{name} {told}" for name in sorted(dropped)])
 
     def _refuse(self, review: Review, why: Denied) -> bytes:
         self._judged("refused")
         _log.info("pod refused", pod=f"{review.namespace}/{review.name}", error=why.text)
         return deny_pod(review.uid, why.text)
 
-    def _translate(self, review: Review) -> tuple[dict[str, Mapping[str, Any]], int] | Denied:
-        """Path -> resources, of containers that use other projects' names (R-590), and on how many cards."""
+    def _translate(
+        self, review: Review
+    ) -> tuple[dict[str, Mapping[str, Any]], int, Collection[str]] | Denied:
+        """Path -> resources, of containers that use other projects' names (R-590).
+
+        And on how many cards they are, and which names are left out.
+        """
         found: dict[str, Mapping[str, Any]] = {}
-        counts = {1}
+        counts, dropped = {1}, set[str]()
         for each in review.resources() if self._dialects else ():
+            dropped |= self._droppable & each.limits.keys()
             new = self._of_container(each)
             if isinstance(new, Denied):
                 return Denied(f"container {clip(each.container)}: {new.text}")
@@ -91,13 +99,7 @@ class Webhook:
             return Denied(
                 "containers ask for different numbers of cards: all containers of a pod ask for the same number"
             )
-        return found, max(counts)
-
-    def _dropped(self, review: Review) -> Sequence[str]:
-        """What is left out of the pod, in words for who sent it."""
-        asked = {name for each in review.resources() if self._dialects for name in each.limits}
-        names = sorted({dialect.dropped for dialect in self._dialects} & asked)
-        return [f"{name} is left out: slices have no such rank (docs/models.md)" for name in names]
+        return found, max(counts), dropped
 
     def _of_container(
         self, each: ContainerResources
@@ -105,8 +107,8 @@ class Webhook:
         """The new resources of one container and its number of cards; None where it stays as it is."""
         spoken = [dialect for dialect in self._dialects if dialect.is_spoken(each.limits)]
         if not spoken:
-            dropped = {dialect.dropped for dialect in self._dialects}
-            return (each.rename(dropped, {}), 1) if dropped & each.limits.keys() else None
+            is_dropped = self._droppable & each.limits.keys()
+            return (each.rename(self._droppable, {}), 1) if is_dropped else None
         dialect = spoken[0]
         try:
             amounts = each.amounts(dialect.names)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.cards.fault_cures import fault_cure
-from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION
+from gpu_device_plugin.domain.grants.node_annotations import UNINSTALL_ANNOTATION, fault_reason
 from gpu_device_plugin.domain.node.allocation_api import (
     ALLOCATION_API_LABEL,
     AllocationApi,
@@ -196,7 +196,7 @@ def _cards(facts: Installation) -> Iterator[Finding]:
                 fault, pods = f": {card.fault}" if card.fault else "", view.pods_on(card)
                 on_it = f"; pods on it: {few(map(str, pods))}" if pods else ""
                 cure = "; ".join(_CARD_TEXT.sub("", text) for text in found)
-                cure = cure or fault_cure(card.fault.partition(" ")[0])
+                cure = cure or fault_cure(fault_reason(card.fault))
                 yield problem(
                     f"card {card.index} ({card.uuid}) of node {view.name} is unhealthy{fault}{on_it}",
                     f"delete its pods, which go elsewhere; then {cure}" if pods else cure,
@@ -381,7 +381,7 @@ def _node_events(facts: Installation) -> Iterator[Finding]:
 
 def _is_of_card(event: Event, node: str, card: CardView) -> bool:
     """Whether it tells why the card is out of service, alone or with all of the node's."""
-    uuid, reason = _card(event), card.fault.partition(" ")[0]
+    uuid, reason = _card(event), fault_reason(card.fault)
     return event.about == node and (uuid == card.uuid if uuid else event.reason == reason)
 
 

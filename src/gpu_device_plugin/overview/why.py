@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
 )
 from gpu_device_plugin.domain.fractions.slice_size import slice_mib
 from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, TOPOLOGY_GPU
+from gpu_device_plugin.domain.grants.node_annotations import fault_reason
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
@@ -295,11 +296,11 @@ def _unhealthy(asking: ClusterPod, nodes: Iterable[NodeCards]) -> Iterator[str]:
     for node in (node for node in nodes if node.name == asking.node):
         for card in node.cards:
             if not card.is_healthy and asking.request.ref in node.pods_on(card):
-                reason, cure = card.fault or "no reason is told", card.fault.partition(" ")[0]
+                fault = card.fault or "no reason is told"
                 yield (
-                    f"card {card.index} of node {node.name} is unhealthy ({reason}), and the pod is "
+                    f"card {card.index} of node {node.name} is unhealthy ({fault}), and the pod is "
                     f"on it: delete the pod, its controller makes another one, which goes to "
-                    f"another card; then {fault_cure(cure)}"
+                    f"another card; then {fault_cure(fault_reason(card.fault))}"
                 )
 
 

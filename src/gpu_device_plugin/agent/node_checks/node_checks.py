@@ -13,11 +13,11 @@ from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.mounts import has_own_file_system
 from gpu_device_plugin.disk.selinux import SecurityLabels
+from gpu_device_plugin.domain.node.labels import UPGRADE_STATE_LABEL
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import ConfigError, StorageError
 
 CHECK_SECONDS = 5.0
-UPGRADE_STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
 OLDEST_KUBELET = (1, 34)
 _RUN_DIR_SHARED = (
     "the run directory has no file system of its own: a container that enlarges its files can fill "

@@ -127,7 +127,8 @@ def apply_inventory(
     card: CardHealth, report: CardReport, now_seconds: float, rules: HealthRules
 ) -> CardHealth:
     """The card with exactly those faults of inventory and rules that these give it."""
-    found = [f for f in (unshareable(report, now_seconds, rules),) if f is not None]
+    shown = unshareable(report, now_seconds, rules)
+    found = [] if shown is None else [shown]
     if report.uuid in rules.taken_out:
         text = (
             "an operator takes it out by the ConfigMap unhealthy-gpu-NODE of kube-system; it is offered "

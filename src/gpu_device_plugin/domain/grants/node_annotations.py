@@ -47,6 +47,15 @@ WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
 
 
+def fault_reason(fault: str) -> str:
+    """The reason of a card's `fault`, which goes on with since when; empty for none.
+
+    >>> fault_reason("XID79 since 2026-11-24T02:51:07Z")
+    'XID79'
+    """
+    return fault.partition(" ")[0]
+
+
 def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     cards: Sequence[Card],
     healthy: Mapping[str, bool],

@@ -18,6 +18,9 @@ ACS_DRIVER_LABEL = "alibabacloud.com/gpu-driver-version"
 NODE_LABELS = (COUNT_LABEL, MEMORY_LABEL, NAME_LABEL, DRIVER_LABEL, CUDA_LABEL, ACS_DRIVER_LABEL)
 """Every label that the agent writes; those that `node_labels` leaves out are to be removed."""
 
+UPGRADE_STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
+"""How far NVIDIA's operator is with a change of the node's driver; it writes that."""
+
 FEATURES_ANNOTATION = "gpu-device-plugin/feature-labels"
 """On a node: which of NVIDIA's feature labels the agent wrote, without their prefix."""
 
