@@ -41,7 +41,7 @@ from gpu_device_plugin.nvml.nvml_source import NvmlSource
 from gpu_device_plugin.settings.nvidia_configuration import ConfigFile
 
 PACKAGE = str(Path(gpu_device_plugin.__file__).parent)
-XID = 48
+XID = 94  # the driver asks for no recovery after it, whose fault could come first
 REPLICAS = "{timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
 IsIt = Callable[[Any], bool]
 

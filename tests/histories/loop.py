@@ -13,7 +13,7 @@ import heapq
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextvars import Context, ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,6 +113,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.thread_seconds: Callable[[], float] = lambda: 0.001
         self.threads_until = 0.0
         self.is_in_thread = False
+        self._is_discarded = False
         self._threads: dict[object, _Line] = {}
         self._clock_resolution = 1e-9
         self.set_exception_handler(self._note_failure)
@@ -237,8 +238,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are dropped when their time comes."""
 
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any]) -> None:
+        """What nobody will wait for is not closed: Python 3.13 warns of each `aclose` that never ran."""
+        if not self._is_discarded:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
+
     def discard(self) -> None:
         """End every task where it stands; for the end of a history, when nothing counts any more."""
+        self._is_discarded = True
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(BaseException):
