@@ -175,6 +175,7 @@ def test_the_drivers_library_lies_below_its_root() -> None:
         (["gfd.enabled=true"], "gfd", True),
         (["allowOtherPlugin=true"], "allow_other_plugin", True),
         (["recoverySeconds=90"], "recovery_seconds", 90),
+        (["unifiedMemoryReserveMib=8192"], "unified_memory_reserve_mib", 8192),
         (["kubeletDir=/data/kubelet"], "kubelet_dir", "/data/kubelet"),
         (["libraryDir=/opt/slices"], "library_dir", "/opt/slices"),
         (["metrics.port=9500"], "metrics_address", ":9500"),

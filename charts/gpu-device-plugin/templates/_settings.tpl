@@ -23,6 +23,7 @@ config.yaml: |
   driver_capabilities: {{ .Values.driverCapabilities | quote }}
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
   recovery_seconds: {{ .Values.recoverySeconds }}
+  unified_memory_reserve_mib: {{ int .Values.unifiedMemoryReserveMib }}
   {{- if .Values.dra.enabled }}
   allocation_api: {{ .Values.allocationApi }}
   {{- end }}

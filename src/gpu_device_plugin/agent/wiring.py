@@ -4,6 +4,7 @@ No part knows this one. Each is made from parts that are there already, and noth
 afterwards; what it must tell to a later part goes by a signal, to which that one subscribes here.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -58,6 +59,7 @@ from gpu_device_plugin.disk.state_file import (
     NodeRecord,
 )
 from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.grants.grant import Grant
@@ -167,6 +169,7 @@ class Wiring:
             takes_mig=self._takes_mig,
             held_devices=self.holders.devices,
             on_driver_changed=on_driver_changed,
+            system_memory=_system_memory(settings.unified_memory_reserve_mib),
         )
         self.nvml = edges.nvml(self.cards.observe)
 
@@ -409,3 +412,9 @@ class Wiring:
         if state.phase is EndpointPhase.REGISTERED:
             self.metrics.count("registrations", state.resource)
             self.mode.note_registered(state.resource)
+
+
+def _system_memory(reserve_mib: int) -> MiB:
+    """This machine's memory, less what slices do not get."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return MiB(max(0, (total >> 20) - reserve_mib))

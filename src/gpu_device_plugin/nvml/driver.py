@@ -330,6 +330,7 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, Any]:
         "hardware": {
             **hardware(handle, _pci_device(bus_id)),
             "is_mig": is_mig,
+            "is_unified": memory is None and not is_mig,
             "numa_node": _numa_node(bus_id),
         },
     }

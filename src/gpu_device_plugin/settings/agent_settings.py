@@ -172,6 +172,11 @@ class Settings(NvidiaSettings):
         "Seconds without a failed probe or a new XID before a card with recovery `probe` is back in service.",
         bounds={"ge": 1, "le": 86400},
     )
+    unified_memory_reserve_mib: int = setting(
+        16384,
+        "MiB of the system's memory that slices do not get on cards that use it (GB10, Thor).",
+        bounds={"ge": 0, "le": 1 << 24},
+    )
     xid_table: str = setting(
         "", "A YAML file with rows that replace or extend the built-in table of XIDs."
     )

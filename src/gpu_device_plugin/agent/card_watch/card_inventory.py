@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.cards.health import (
     unshareable,
 )
 from gpu_device_plugin.domain.cards.health_values import Health, HealthRules
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.named_cards import named_cards
 from gpu_device_plugin.domain.cards.nvml_reports import (
     NO_LIMIT,
@@ -54,6 +55,8 @@ class CardInventory:
         [], Collection[str] | None
     ]  # UUIDs of cards and MIG instances; None: not known
     on_driver_changed: Callable[[DriverChanged], None]
+    system_memory: MiB
+    """What cards without memory of their own are divided into."""
 
     def __post_init__(self) -> None:
         self._numbers: dict[str, CardNumber] = {}
@@ -94,7 +97,8 @@ class CardInventory:
                 self.on_driver_changed(report)
                 return
             case Inventory():
-                self._inventory = report
+                found = [each.with_system_memory(self.system_memory) for each in report.cards]
+                report = self._inventory = replace(report, cards=tuple(found))
                 self.rules = self._rules(report)
                 cards = self._enumerate(report)
             case DriverMissing():

@@ -46,6 +46,7 @@ class Hardware:
         links: UUID of another card -> how well it is linked, in points (R-703).
         is_virtual: It is a virtual GPU of this machine, which is a guest.
         fabric: Cluster's UUID and clique, `5a5a….1`, of an NVLink domain that spans nodes; "" of none.
+        is_unified: It has no memory of its own that NVML could tell of: it uses the system's (GB10, Thor).
     """
 
     compute_capability: tuple[int, int] = (0, 0)
@@ -57,6 +58,7 @@ class Hardware:
     numa_node: int | None = None
     is_virtual: bool = False
     fabric: str = ""
+    is_unified: bool = False
 
 
 UNKNOWN = Hardware()

@@ -97,7 +97,7 @@ def unshareable(report: CardReport, now_seconds: float, rules: HealthRules) -> F
             f"migStrategy), or end MIG mode with `nvidia-smi -i {report.index} -mig 0`"
         )
         return Fault("MigEnabled", text, Recovery.INVENTORY, now_seconds, now_seconds)
-    if report.memory_mib <= 0:
+    if report.memory_mib <= 0 and not report.hardware.is_unified:
         text = "NVML does not report the card's memory; the card is offered when NVML does"
         return Fault("MemoryUnknown", text, Recovery.INVENTORY, now_seconds, now_seconds)
     return None

@@ -5,7 +5,7 @@ come and go.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNumber, Hardware
@@ -37,6 +37,10 @@ class CardReport:
     def as_card(self, number: CardNumber) -> Card:
         where = number, self.index, self.minor
         return Card(self.uuid, *where, self.model, self.memory_mib, self.hardware)
+
+    def with_system_memory(self, memory_mib: MiB) -> "CardReport":
+        """With so much memory where the card uses the system's."""
+        return replace(self, memory_mib=memory_mib) if self.hardware.is_unified else self
 
 
 @dataclass(frozen=True, slots=True)

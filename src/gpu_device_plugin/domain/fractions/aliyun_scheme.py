@@ -372,6 +372,10 @@ def _groups(resource: Resource, state: NodeState) -> Iterable[DeviceGroup]:
 def _too_small(card: Card, unit: MemoryUnit) -> str:
     fitting = [other.value for other in MemoryUnit if other.mib <= card.memory_mib]
     cure = f"--memory-unit {fitting[-1]} would use it" if fitting else "no unit is so small"
+    if card.hardware.is_unified:
+        cure = (
+            "it cannot be divided: it uses the system's memory, less --unified-memory-reserve-mib"
+        )
     name = f"card {card.index} ({card.uuid})"
     return f"{name} has {card.memory_mib} MiB, less than a unit of {unit.mib} MiB, and counts for nothing; {cure}"
 
