@@ -8,6 +8,7 @@ import msgspec
 import structlog
 
 from gpu_device_plugin.controller.preemption import CountBroken
+from gpu_device_plugin.domain.models.label_selector import LabelSelector
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
@@ -23,33 +24,8 @@ _MOST = 32
 _log = structlog.get_logger("budgets")
 
 
-class _Requirement(msgspec.Struct):
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-    def __str__(self) -> str:
-        """As a selector in the query of a list."""
-        values = ",".join(self.values or ())
-        return {
-            "In": f"{self.key} in ({values})",
-            "NotIn": f"{self.key} notin ({values})",
-            "Exists": self.key,
-        }.get(self.operator, f"!{self.key}")
-
-
-class _Selector(msgspec.Struct, rename="camel"):
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[_Requirement] | None = None
-
-    def __str__(self) -> str:
-        """As a selector in the query of a list; empty for all pods of the namespace."""
-        labels = [f"{key}={value}" for key, value in (self.match_labels or {}).items()]
-        return ",".join((*labels, *map(str, self.match_expressions or ())))
-
-
 class _Spec(msgspec.Struct):
-    selector: _Selector | None = None
+    selector: LabelSelector | None = None
 
 
 class _Status(msgspec.Struct, rename="camel"):

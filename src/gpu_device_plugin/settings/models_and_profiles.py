@@ -9,7 +9,7 @@ from importlib import resources
 
 import msgspec
 
-from gpu_device_plugin.domain.models.label_selector import Expression, LabelSelector, Operator
+from gpu_device_plugin.domain.models.label_selector import LabelSelector
 from gpu_device_plugin.domain.models.model_catalogue import Catalogue, Series
 from gpu_device_plugin.domain.models.profile_rules import ProfileRule, check_rules
 from gpu_device_plugin.errors import ConfigError
@@ -53,17 +53,6 @@ def _parse(text: str) -> Mapping[str, _Series | None]:
         raise ConfigError(f"catalogue: {error}") from error
 
 
-class _Expression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    key: str
-    operator: Operator
-    values: frozenset[str] = frozenset()
-
-
-class _Selector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    match_labels: dict[str, str] = {}
-    match_expressions: tuple[_Expression, ...] = ()
-
-
 class _Effect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -71,8 +60,8 @@ class _Effect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     name: str
-    namespace_selector: _Selector | None = None
-    object_selector: _Selector | None = None
+    namespace_selector: LabelSelector | None = None
+    object_selector: LabelSelector | None = None
     effect: _Effect = _Effect()
 
 
@@ -90,8 +79,8 @@ def parse_profile(text: str) -> tuple[ProfileRule, ...]:
     rules = tuple(
         ProfileRule(
             rule.name,
-            _selector(rule.namespace_selector),
-            _selector(rule.object_selector),
+            rule.namespace_selector,
+            rule.object_selector,
             rule.effect.labels,
             rule.effect.annotations,
         )
@@ -99,10 +88,3 @@ def parse_profile(text: str) -> tuple[ProfileRule, ...]:
     )
     check_rules(rules)
     return rules
-
-
-def _selector(found: _Selector | None) -> LabelSelector | None:
-    if found is None:
-        return None
-    expressions = tuple(Expression(e.key, e.operator, e.values) for e in found.match_expressions)
-    return LabelSelector(found.match_labels, expressions)

@@ -61,7 +61,7 @@ def test_an_impossible_expression_is_named(
     key: str, operator: Operator, values: tuple[str, ...], text: str
 ) -> None:
     """Before any pod is judged by it."""
-    with pytest.raises(ConfigError, match=text):
+    with pytest.raises(ValueError, match=text):
         Expression(key, operator, frozenset(values))
 
 

@@ -9,39 +9,26 @@ from gpu_device_plugin.domain.models.label_selector import Expression, Operator
 from gpu_device_plugin.kubernetes.client.wire import Bare
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPodSpec
 
-_OPERATORS = frozenset(operator.value for operator in Operator)  # without Gt and Lt
-
-
-class _Expression(msgspec.Struct):
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-
-class _Term(msgspec.Struct, rename="camel"):
-    match_expressions: list[_Expression] | None = None
-
-    def names(self, labels: Mapping[str, str]) -> bool:
-        """Whether these labels satisfy it, and one of them because it has to be there."""
-        found = self.match_expressions or []
-        if not any(each.operator in ("In", "Exists") for each in found):
-            return False
-        if any(each.operator not in _OPERATORS for each in found):
-            return False
-        return all(
-            Expression(e.key, Operator(e.operator), frozenset(e.values or ())).holds(labels)
-            for e in found
-        )
-
 
 class _TemplateSpec(SurveyedPodSpec):
     affinity: dict[str, Any] | None = None
 
-    @property
-    def terms(self) -> list[_Term]:
+    def names(self, labels: Mapping[str, str]) -> bool:
+        """Whether its node affinity names labels, and these satisfy it."""
         node = (self.affinity or {}).get("nodeAffinity") or {}
         required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-        return msgspec.convert(required.get("nodeSelectorTerms") or [], list[_Term])
+        terms = required.get("nodeSelectorTerms") or []
+        return any(_names(term.get("matchExpressions") or [], labels) for term in terms)
+
+
+def _names(term: Any, labels: Mapping[str, str]) -> bool:
+    """Whether these labels satisfy it, and one of them because it has to be there."""
+    try:
+        found = msgspec.convert(term, tuple[Expression, ...])
+    except msgspec.ValidationError:  # Gt or Lt
+        return False
+    is_named = any(each.operator in (Operator.IN, Operator.EXISTS) for each in found)
+    return is_named and all(each.holds(labels) for each in found)
 
 
 class _Template(msgspec.Struct):
@@ -69,7 +56,7 @@ class AgentSet(Bare):
         """
         spec = self.spec.template.spec
         selected = (spec.node_selector or {}).items() <= labels.items()
-        return selected and any(term.names(labels) for term in spec.terms)
+        return selected and spec.names(labels)
 
     @property
     def runtime_class(self) -> str:
