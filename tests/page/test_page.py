@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -29,6 +30,7 @@ from tools.harness.waiting import until
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.overview.questions import read_cluster
+from gpu_device_plugin.overview.slice_use import PREFIX
 from gpu_device_plugin.overview.totals import History, NamespaceTotal
 from gpu_device_plugin.page.drawing import PageParts
 from gpu_device_plugin.page.rows import SliceRow
@@ -311,6 +313,37 @@ async def test_text_that_nobody_can_write_takes_the_page_from_nobody(cluster: Cl
     async with served(api) as url:
         assert "half" in await text_of(f"{url}/pod/ns/half")
         assert "gpu-006" in await text_of(url)
+
+
+async def test_a_node_that_cannot_be_drawn_says_so_and_takes_the_page_from_nobody(
+    cluster: Cluster,
+) -> None:
+    """Here two figures of Prometheus whose sum is no number any more."""
+    server, api = cluster
+    add_pod(server, place(pod("odd", 2, 10, on="gpu-002", annotations=held(5, 2, 10)), "ns"))
+    figure = "1.7e308"
+
+    def answered(seen: ApiRequest) -> web.Response | None:
+        if "services/prometheus:9090" not in seen.path:
+            return None
+        slices = [
+            {"namespace": "ns", "pod": "odd", "card": "5", "container": container, "__name__": name}
+            for container in ("a", "b")
+            for name in (f"{PREFIX}memory_used_bytes", f"{PREFIX}memory_limit_bytes")
+        ]
+        result = [{"metric": each, "value": [1, figure]} for each in slices]
+        return web.json_response({"data": {"result": result}})
+
+    server.fault = answered
+    async with served(api, {"prometheus": PROMETHEUS}, use_seconds=0.1) as url:
+
+        async def fails_to_draw(expected: int) -> bool:
+            return (await text_of(url)).count("this page cannot draw it") == expected
+
+        await until(partial(fails_to_draw, 1))
+        assert 'id="node-gpu-002"' in await text_of(url)
+        figure = "1e9"
+        await until(partial(fails_to_draw, 0))
 
 
 async def test_a_reader_gets_the_nodes_that_have_changed_and_no_others(cluster: Cluster) -> None:

@@ -6,7 +6,10 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+
+import structlog
 
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import AccessError
@@ -112,6 +115,7 @@ _MOST_VERDICTS = 20
 _MOST_IN_LEGEND = 16
 _MOST_SAID = 5
 _AT_ONCE = 20
+_log = structlog.get_logger("page")
 
 
 class Drawing:
@@ -144,7 +148,7 @@ class Drawing:
 
     def page(self) -> Mapping[str, object]:
         """Values of `web/page/templates/page.html`, but for what the server adds; the last hour ends now."""
-        self._parts.put("totals", self._totals())
+        self._put("totals", self._totals)
         return {
             "at": self._parts.at,
             "scope": self._scope,
@@ -213,16 +217,31 @@ class Drawing:
         """Draw what has changed: these nodes, and what is about all of them."""
         has_changed = False
         for count, name in enumerate(sorted({*touched} - {UNBOUND})):
-            has_changed |= self._parts.put(f"node-{name}", self._node(name))
+            has_changed |= self._put(f"node-{name}", partial(self._node, name))
             if count % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # others are served meanwhile
-        has_changed |= self._parts.put("unplaced", self._unplaced())
-        has_changed |= self._parts.put("summary", self._summary())
-        has_changed |= self._parts.put("legend", self._legend())
-        has_changed |= self._parts.put("totals", self._totals())
+        has_changed |= self._put("unplaced", self._unplaced)
+        has_changed |= self._put("summary", self._summary)
+        has_changed |= self._put("legend", self._legend)
+        has_changed |= self._put("totals", self._totals)
         self._is_drawn = True
         if has_changed:
             await self._parts.tell()
+
+    def _put(self, part: str, drawn: Callable[[], str]) -> bool:
+        """Have this part as it is now; one that cannot be drawn says so, and the others go on."""
+        try:
+            html = drawn()
+        except Exception:  # noqa: BLE001 - whatever one part has, the others can be drawn
+            _log.exception("part not drawn", part=part)
+            html = self._undrawn(part)
+        return self._parts.put(part, html)
+
+    def _undrawn(self, part: str) -> str:
+        trouble, name = "this page cannot draw it, and its log says why", part.removeprefix("node-")
+        if name == part:
+            return self._html.render("undrawn", part=part, trouble=trouble)
+        return self._html.render("node", node=NodeRow(name, trouble=trouble))
 
     def _node(self, name: str) -> str:
         self._held.pop(name, None)

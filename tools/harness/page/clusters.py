@@ -135,10 +135,13 @@ def with_prometheus(server: StandInApiServer) -> None:
 
 
 @asynccontextmanager
-async def served(api: ApiServer, settings: Mapping[str, str] | None = None) -> AsyncIterator[str]:
-    """The page of that cluster, when it has drawn it: the address."""
+async def served(
+    api: ApiServer, settings: Mapping[str, str] | None = None, use_seconds: float = 15.0
+) -> AsyncIterator[str]:
+    """The page of that cluster, when it has drawn it: the address; `use_seconds` as in `PageTimes`."""
     chosen = {"address": "127.0.0.1:0", "cluster": "prod-eu", **(settings or {})}
-    page = Page(PageSettings(**chosen), api, PageTimes(beat_seconds=0.5))  # type: ignore[arg-type]
+    times = PageTimes(use_seconds=use_seconds, beat_seconds=0.5)
+    page = Page(PageSettings(**chosen), api, times)  # type: ignore[arg-type]
     async with working(page.run), aiohttp.ClientSession() as session:
         await until(lambda: page.server.port)
         url = f"http://127.0.0.1:{page.server.port}"

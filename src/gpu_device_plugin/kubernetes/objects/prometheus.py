@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 from urllib.parse import quote
 
 import aiohttp
@@ -17,10 +18,13 @@ Series = tuple[dict[str, str], float]
 PastSeries = tuple[dict[str, str], Sequence[tuple[float, float]]]
 
 
+_Moment = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
 class _Series(msgspec.Struct):
     metric: dict[str, str]
-    value: tuple[float, str] = (0.0, "NaN")
-    values: tuple[tuple[float, str], ...] = ()
+    value: tuple[_Moment, str] = (0.0, "NaN")
+    values: tuple[tuple[_Moment, str], ...] = ()
 
 
 class _Data(msgspec.Struct):

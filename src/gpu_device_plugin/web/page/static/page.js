@@ -54,6 +54,7 @@ function dim(node, want) {
 
 // The pods without a card that are looked for; the server sends no more than some, and says how many are beyond them.
 function listWaiting(unplaced, want) {
+  if (unplaced.matches(".trouble")) return; // it could not be drawn
   const asked = all("li", unplaced).filter((each) => {
     each.hidden = true;
     return isOfPod(find("[data-pod]", each).dataset.pod, want, false);
