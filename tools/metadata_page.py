@@ -86,7 +86,7 @@ TABLES = {
         Key("nvidia.com/…", "agent, with `--gfd on`", "NVIDIA's tools", _FEATURES),
     ),
     "Annotations of a Node": (
-        Key(node_annotations.CARDS_ANNOTATION, AGENT, COUNTERS, "the cards as JSON: mode, unit, and of each card index, uuid, model, memory, units, health; version 2, for cards that are cut or replicated, has `instances` and `replicas` too; a card that [claims](dra.md#observability) give has `allocation_api` and `claimed`, a card out of service has `fault`: why and since when; `older_configuration` says why NVIDIA's file is not the one in force"),
+        Key(node_annotations.CARDS_ANNOTATION, AGENT, COUNTERS, "the cards as JSON: mode, unit, and of each card index, uuid, model, memory, units, health; version 2, for cards that are cut or replicated, has `instances` and `replicas` too; a card that [claims](dra.md#observability) give has `allocation_api` and `claimed`, an unhealthy card has `fault`: why and since when; `older_configuration` says why NVIDIA's file is not the one in force"),
         Key(holdings_annotation.HOLDINGS_ANNOTATION, AGENT, COUNTERS, "what pods hold, as JSON: `cards` (UUIDs of cards and instances), and `pods` by uid with `slices` (place in `cards`: units and percent), `devices` (places), `exclusive`, `claims`; at most 64 KiB. It counts before the pods' own annotations, which their tenants can write"),
         Key(labels.FEATURES_ANNOTATION, AGENT, AGENT, f"which {_FEATURES} the agent wrote, without `nvidia.com/`"),
         Key(model_catalogue.SERIES_ANNOTATION, CONTROLLER, CONTROLLER, "the series that the controller wrote into the label"),

@@ -50,7 +50,7 @@ async def test_a_card_that_fails_between_the_kubelets_two_calls_gets_no_pod() ->
         rig.cards.lose(0)
         await rig.until_offered(THREE)
 
-        with pytest.raises(KubeletError, match="went out of service"):
+        with pytest.raises(KubeletError, match="became unhealthy"):
             await link.allocate(tuple(chosen))
         assert rig.grants() == []
 

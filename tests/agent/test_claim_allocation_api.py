@@ -238,7 +238,7 @@ async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
         await until(lambda: "CdiDirNotWritable" in node.wiring.node_store.read().faults)
         fault = {"gpu-device-plugin/unhealthy": "CdiDirNotWritable"}
         await until(lambda: node.offered() == {"gpu-0": fault, "gpu-1": fault})
-        with pytest.raises(DoesNotFitError, match="out of service"):
+        with pytest.raises(DoesNotFitError, match="unhealthy"):
             await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 0))
         (short_dir / "cdi").unlink()
         node.wiring.claim_endpoint.changed(None)

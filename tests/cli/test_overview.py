@@ -187,7 +187,7 @@ async def test_the_map_says_why_a_card_with_a_pod_is_out_of_service(cluster: Clu
 
     found = await cluster.run("map", "gpu-s")
 
-    assert "out of service: XID79; a=ns/stays" in found.output
+    assert "unhealthy: XID79; a=ns/stays" in found.output
 
 
 async def test_what_cannot_be_given_is_neither_free_nor_part_of_what_is_held(
@@ -332,7 +332,7 @@ async def test_the_map_as_json_has_every_holder(cluster: Cluster) -> None:
     ]
     sick = cards["gpu-b"][1]
     amounts = [sick[name] for name in ("is_healthy", "held_units", "free_units", "free_percent")]
-    assert amounts == [False, 0, 0, 0]  # of a card out of service there is nothing to give
+    assert amounts == [False, 0, 0, 0]  # of an unhealthy card there is nothing to give
     assert found["nodes"][0]["waiting"] == [{"namespace": "ns", "name": "starting", "units": 5}]
 
 
@@ -597,7 +597,7 @@ async def test_a_node_that_takes_no_pods_is_marked_on_the_map_and_has_no_capacit
         ("2 30", "gpu-b", "never, in mode cgpu: this mode does not divide compute"),
         ("4", "gpu-a", "never, in mode core_mem: this mode takes no container without compute"),
         ("1 5", "gpu-few", "every card has as many pods as it may have (2)"),
-        ("1 5", "gpu-sick", "every card is out of service"),
+        ("1 5", "gpu-sick", "every card is unhealthy"),
     ],
 )
 async def test_capacity_says_what_a_node_is_short_of(
@@ -795,7 +795,7 @@ async def test_doctor_names_a_node_that_an_agent_is_meant_for(
 
 
 async def test_doctor_names_the_cure_of_each_problem(cluster: Cluster) -> None:
-    """An agent that is not ready, a card out of service, another plugin, an Event of the node."""
+    """An agent that is not ready, an unhealthy card, another plugin, an Event of the node."""
     await agents(cluster, ready_on="gpu-a")
     foreign = ready(node("gpu-a", 3))
     foreign["status"]["allocatable"] = {"nvidia.com/gpu": "4", "aliyun.com/gpu-mem": "45"}

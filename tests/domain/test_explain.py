@@ -48,7 +48,7 @@ def test_want_of_room_names_the_largest_slice_and_every_card() -> None:
         "aliyun.com/gpu-mem: 9 (units of 1024 MiB) and "
         "aliyun.com/gpu-core.percentage: 30 (percent of one card), all from one card: "
         "the largest free slice is 7 units (7541 MiB) on card 0. "
-        "card 0: 7 of 15 units free; card 1: out of service. "
+        "card 0: 7 of 15 units free; card 1: unhealthy. "
         "Ask less, free a slice, or send the pod to another node"
     )
 
@@ -68,7 +68,7 @@ def test_a_node_without_healthy_cards_says_so() -> None:
     """There is no largest slice to name."""
     text = no_room_text(ASKER, Demand(Units(1), 5), no_room(Demand(Units(1), 5), LEFT[1:]), terms())
 
-    assert "nothing is free on any card in service. card 1: out of service" in text
+    assert "nothing is free on any healthy card. card 1: unhealthy" in text
     assert "no cards" in no_room_text(
         ASKER, Demand(Units(1)), no_room(Demand(Units(1)), ()), terms()
     )
@@ -87,7 +87,7 @@ def test_rooms_are_told_one_a_line() -> None:
 
     assert room_lines([*LEFT, shared], Demand(Units(7), 75)) == (
         "card 0   no room: 7/15 units, 70 % compute free, 3/16 pods (GPU-0)",
-        "card 1   out of service: 15/15 units, 100 % compute free, 0/16 pods, this pod is here (GPU-1)",
+        "card 1   unhealthy: 15/15 units, 100 % compute free, 0/16 pods, this pod is here (GPU-1)",
         "card 0   no room: 7/15 units free, 3 pods (GPU-0)",
     )
     assert room_lines([shared], Demand(Units(7))) == (

@@ -167,7 +167,7 @@ def test_unhealthy_cards_serve_nobody() -> None:
     found = place([room(0, 15, is_healthy=False)], Demand(Units(1)), BINPACK)
 
     assert isinstance(found, NoRoom)
-    assert (found.largest, found.lacks) == (None, ((0, "out of service"),))
+    assert (found.largest, found.lacks) == (None, ((0, "unhealthy"),))
     assert found.reason == "NoHealthyCard"
 
 

@@ -215,7 +215,7 @@ async def test_nodes_are_sorted_and_grouped(seen: Seen) -> None:
 
 
 async def test_a_node_that_is_opened_tells_of_its_cards_and_moves_nothing(seen: Seen) -> None:
-    """With the Event that says why a card is out of service."""
+    """With the Event that says why a card is unhealthy."""
     server, tab, _ = seen
     about = {"kind": "Node", "name": "gpu-004"}
     said = "card 1 (GPU-gpu-004-1): XID 79, the card has fallen off the bus"

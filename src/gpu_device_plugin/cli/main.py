@@ -160,9 +160,9 @@ def why(pod: str, run_dir: str) -> None:
 @click.argument("card", metavar="INDEX|UUID")
 @_run_dir
 def recover(card: str, run_dir: str) -> None:
-    """Take a card back into service after its reset.
+    """Count a card as healthy again after its reset.
 
-    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card out of service until the
+    Some faults (XID 48, 74, 95, 119, 120 and unknown ones) keep a card unhealthy until the
     driver reports its reset or is loaded again, or until this command is given. The command is
     refused while NVML still asks for a reset. A failed probe or a new XID takes the card out again.
     INDEX is the index that nvidia-smi shows.

@@ -107,7 +107,7 @@ def card_map(nodes: Sequence[str], state: str | None, listing: Listing) -> None:
     """Show cards as bars, with the pods on them.
 
     In a bar each letter is a pod, `.` is free, `?` is requested by a pod that has no card yet, and
-    `x` is out of service. Pods that share a whole card or its replicas get equal parts of the bar.
+    `x` is unhealthy. Pods that share a whole card or its replicas get equal parts of the bar.
     With -n only nodes are shown on which a pod of that namespace holds or waits for something.
     """
     from gpu_device_plugin.overview.questions import follow_cards
@@ -206,7 +206,7 @@ def why(pod: str, listing: Listing) -> None:
 def doctor(listing: Listing) -> None:
     """Look for problems, and name their cures.
 
-    It finds agents that are missing or not ready, versions that differ, cards out of service,
+    It finds agents that are missing or not ready, versions that differ, unhealthy cards,
     other device plugins, missing policies and RuntimeClasses, and faults that agents reported as
     Events. Without the right to list something it names what it could not examine.
     """

@@ -281,7 +281,7 @@ def _who(card: CardView, marks: dict[PodRef, tuple[str, str]], *, is_wide: bool)
     parts = (Text.assemble((f"{marks[pod][0]}={pod}", marks[pod][1]), more) for pod, more in named)
     who = Text("\n" if is_wide else ", ").join(parts)
     why = card.fault if is_wide else card.fault.partition(" since ")[0]
-    out = ": ".join(filter(None, ("out of service", why))) + ("; " if who else "")
+    out = ": ".join(filter(None, ("unhealthy", why))) + ("; " if who else "")
     return who if card.is_healthy else Text.assemble((out, "red"), who)
 
 

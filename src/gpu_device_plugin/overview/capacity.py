@@ -82,7 +82,7 @@ def _then(node: NodeCards, rooms: Sequence[Room], pod: PodRequest) -> str:
         return f"never, in mode {node.mode}: {rule.partition(';')[0]}" if is_mode else rule
     serving = [room for room in rooms if room.is_healthy]
     if not serving:
-        return "every card is out of service"
+        return "every card is unhealthy"
     each = count_noun(wanted.units_per_card, "unit")
     large = [r for r in serving if r.card.capacity(r.unit) >= wanted.units_per_card]
     if len(large) < wanted.cards:
@@ -101,7 +101,7 @@ def _few_cards(found: int, wanted: Demand, what: str) -> str:
 
 
 def _short_of(serving: Sequence[Room], wanted: Demand) -> str:
-    """What the cards in service are out of: pods, compute or memory."""
+    """What the healthy cards are out of: pods, compute or memory."""
     fewer = [room for room in serving if not room.is_full_of_pods]
     if not fewer:
         return f"every card has as many pods as it may have ({serving[0].max_pods})"

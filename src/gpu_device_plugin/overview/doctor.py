@@ -380,7 +380,7 @@ def _node_events(facts: Installation) -> Iterator[Finding]:
 
 
 def _is_of_card(event: Event, node: str, card: CardView) -> bool:
-    """Whether it tells why the card is out of service, alone or with all of the node's."""
+    """Whether it tells why the card is unhealthy, alone or with all of the node's."""
     uuid, reason = _card(event), fault_reason(card.fault)
     return event.about == node and (uuid == card.uuid if uuid else event.reason == reason)
 

@@ -53,14 +53,14 @@ class CardView:
 
     Attributes:
         held_units: Memory units that its holders have; pods that wait for a card are not among them.
-        free_units: Memory units that nobody holds or waits for; 0 for a card that is out of service, or
+        free_units: Memory units that nobody holds or waits for; 0 for a card that is unhealthy, or
             that pods hold whole.
         free_percent: Percent of compute that nobody holds or waits for; 0 as above.
         holders: Who holds the rest, the largest first.
         pods: Who holds it whole, or a replica of it.
         allocation_api: By what requests reach it (docs/dra.md).
         memory_by: Who holds new slices to their memory, where that is not the usual one.
-        fault: Why it is out of service, and since when, as its agent says.
+        fault: Why it is unhealthy, and since when, as its agent says.
     """
 
     index: int

@@ -169,7 +169,7 @@ class Settings(NvidiaSettings):
     )
     recovery_seconds: float = setting(
         30,
-        "Seconds without a failed probe or a new XID before a card with recovery `probe` is back in service.",
+        "Seconds without a failed probe or a new XID before a card with recovery `probe` is healthy again.",
         bounds={"ge": 1, "le": 86400},
     )
     unified_memory_reserve_mib: int = setting(
@@ -182,13 +182,13 @@ class Settings(NvidiaSettings):
     )
     disable_healthchecks: XidChoice = setting(
         NO_XID,
-        "XIDs that leave their card in service, separated by commas; `all` or `xids` for every one.",
+        "XIDs that leave their card healthy, separated by commas; `all` or `xids` for every one.",
         "DP_DISABLE_HEALTHCHECKS",
         convert=xid_choice,
     )
     enable_healthchecks: XidChoice = setting(
         NO_XID,
-        "XIDs that take their card out of service, even if disabled above; separated by commas, or `all`.",
+        "XIDs that make their card unhealthy, even if disabled above; separated by commas, or `all`.",
         "DP_ENABLE_HEALTHCHECKS",
         convert=xid_choice,
     )

@@ -190,7 +190,7 @@ def test_a_node_that_does_not_fit_offers_nothing(
 
 @pytest.mark.parametrize("replicas", [16384, 10**9])
 def test_as_many_replicas_are_offered_as_a_kubelets_list_has_room_for(replicas: int) -> None:
-    """The bound is of bytes: the whole list of a resource is one message, also when its cards are out of service."""
+    """The bound is of bytes: the whole list of a resource is one message, also when its cards are unhealthy."""
     cards = [replace(each, uuid=f"GPU-{each.index:036}") for each in whole(4)]
     found = offers(cards, shared(SharedResource(GPU, replicas)))
     ids = tuple(device.id for device in found.resources[GPU])

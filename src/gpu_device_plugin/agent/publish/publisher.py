@@ -272,7 +272,7 @@ def _ack_mode(card: Card, use: Mapping[str, DeviceUse], given_mib: int) -> _AckM
 
 
 def _faults(state: NodeState) -> Iterable[tuple[str, str]]:
-    """Why cards are out of service, and since when: Events of it are gone after an hour."""
+    """Why cards are unhealthy, and since when: Events of it are gone after an hour."""
     for uuid, reason in state.unhealthy.items():
         since = state.unhealthy_since.get(uuid)
         yield uuid, reason if since is None else f"{reason} since {time_stamp(since)}"

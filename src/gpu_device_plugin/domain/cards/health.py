@@ -11,7 +11,7 @@ A card is healthy when it has no fault and NVML answers. A fault is named by its
 * `inventory`: the driver shows the card without the cause, for instance no longer in MIG mode; or
   the operator's list of cards that are out names it no more.
 
-While NVML asks for a recovery action the card is out of service, whatever faults end, and the
+While NVML asks for a recovery action the card is unhealthy, whatever faults end, and the
 operator's `recover` is refused. Until NVML has shown its cards for the first time since the agent
 started, none is healthy (`NVMLUnanswered`).
 

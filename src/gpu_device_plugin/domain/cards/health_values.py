@@ -92,7 +92,7 @@ class HealthRules:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a card is out of service.
+    """Why a card is unhealthy.
 
     Attributes:
         reason: One CamelCase word.
@@ -169,7 +169,7 @@ class Health:
         return next((card for card in self.cards if card.uuid == uuid), None)
 
     def reason(self, uuid: str) -> str:
-        """The reason why the card is out of service, empty if it is healthy."""
+        """The reason why the card is unhealthy, empty if it is healthy."""
         card = self.card(uuid)
         if self.outage is not None:
             return self.outage.reason

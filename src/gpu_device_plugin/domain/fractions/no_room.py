@@ -85,7 +85,7 @@ def demand_text(demand: Demand, terms: NodeTerms) -> str:
 
 def no_room_text(caller: Caller, demand: Demand, found: NoRoom, terms: NodeTerms) -> str:
     """Why no card has room for this container: the largest free slice, and each card."""
-    largest = "nothing is free on any card in service"
+    largest = "nothing is free on any healthy card"
     if room := found.largest:
         largest = (
             f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
@@ -114,7 +114,7 @@ def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
 def _room_line(room: Room, demand: Demand) -> str:
     """Short, so that it fits into 80 columns when it is indented."""
     fits = "fits" if room.lack(demand) is None else "no room"
-    word = fits if room.is_healthy else "out of service"
+    word = fits if room.is_healthy else "unhealthy"
     pods = f"{room.pods} pods" if room.max_pods is None else f"{room.pods}/{room.max_pods} pods"
     core = f", {room.free_core} % compute" if room.least_core else ""
     mine = ", this pod is here" if room.holds_pod else ""

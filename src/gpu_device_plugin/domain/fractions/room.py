@@ -166,7 +166,7 @@ class Room:
         """Why this card is nothing for the pod, whatever is free; or ""."""
         others = self.pods - self.holds_pod
         if not self.is_healthy:
-            return "out of service"
+            return "unhealthy"
         if self.is_of_other_api:
             return "served through the other API, see its allocation API (docs/dra.md)"
         if self.is_closed:

@@ -143,12 +143,12 @@ class Offer:
 
 
 def check_in_service(pending: Pending, state: NodeState) -> None:
-    """Raise DoesNotFitError if a card went out of service between the kubelet's two calls."""
+    """Raise DoesNotFitError if a card became unhealthy between the kubelet's two calls."""
     for card in pending.chosen.cards:
         reason = state.unhealthy.get(card.uuid)
         if reason:
             raise DoesNotFitError(
-                f"card {card.index} ({card.uuid}) went out of service ({reason}) after it was "
+                f"card {card.index} ({card.uuid}) became unhealthy ({reason}) after it was "
                 f"chosen; create the pod again",
                 reason="NoHealthyCard",
             )

@@ -122,7 +122,7 @@ class KubeletChoosesDevices(Scheme):
 
         Raises:
             RequestError: No container gets this, or a unit is not offered now.
-            DoesNotFitError: A device is out of service.
+            DoesNotFitError: A device is unhealthy.
         """
         groups = {
             text: group
@@ -141,7 +141,7 @@ class KubeletChoosesDevices(Scheme):
         out = sorted(text for text in call.must_include if not groups[text].is_healthy)
         if out:
             raise DoesNotFitError(
-                f"{', '.join(out)} went out of service after the kubelet had chosen it; create the "
+                f"{', '.join(out)} became unhealthy after the kubelet had chosen it; create the "
                 f"pod again",
                 reason="NoHealthyCard",
             )

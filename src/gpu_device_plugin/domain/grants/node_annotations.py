@@ -73,7 +73,7 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
 
     `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` has each card that is
     given by claims alone, with what prepared claims hold of it. `memory_by` says who holds new slices
-    to their memory, where that is not the usual one, `faults` why cards are out of service, and
+    to their memory, where that is not the usual one, `faults` why cards are unhealthy, and
     `older_configuration` why NVIDIA's is not the one that is asked for.
     """
     ordered = sorted(cards, key=lambda card: card.index)
@@ -179,7 +179,7 @@ class NodeOffer:
         claimed: What claims hold of these, as the agent tells it.
         devices: Instances and cards with replicas, by UUID.
         memory_by: Who holds new slices of a card to their memory, where that is not the usual one.
-        faults: Why cards are out of service, and since when.
+        faults: Why cards are unhealthy, and since when.
         older_configuration: Why its configuration is not the one that is asked for, and of when it is.
     """
 

@@ -36,7 +36,7 @@ class NodeState:
 
     Attributes:
         other_cards: How many cards more the node has, in a view of it with one scheme's cards.
-        unhealthy: UUID -> reason of the cards that are out of service.
+        unhealthy: UUID -> reason of the cards that are unhealthy.
         strangers: UUID -> memory that programs without a grant hold, where it is more than a driver's own part.
         unhealthy_since: UUID -> since when, in seconds of the wall clock, where a fault of the card is the reason.
         faults: Reason -> text of each fault that keeps the whole node from serving.

@@ -103,7 +103,7 @@ def _choose(
 ) -> list[Offered]:
     """The devices that an entry replicates; none of a resource that this node does not have.
 
-    One that is not there may be lost, and must not take the others out of service: a note says so.
+    One that is not there may be lost, and must not make the others unhealthy: a note says so.
     """
     wanted = entry.devices
     if not there or wanted.is_all:
@@ -131,7 +131,7 @@ def _choose(
 def _find_lost(reference: str, there: Iterable[Offered]) -> Offered | None:
     """The device of a card that NVML shows no more, for an index that no card has now.
 
-    One lost card must not take the others out of service. Its number is the index that it had, but on
+    One lost card must not make the others unhealthy. Its number is the index that it had, but on
     nodes where a card was replaced.
     """
     place, _, part = reference.partition(":")

@@ -128,8 +128,8 @@ _GAUGES: Sequence[Family[Snapshot]] = (
         ("version",),
         lambda now: [((now.version,), 1)],
     ),
-    _card("card_healthy", "Whether the card is in service.", lambda card: card.is_healthy),
-    _card.told("card_fault", "Why a card is out of service.", "reason"),
+    _card("card_healthy", "Whether the card is healthy.", lambda card: card.is_healthy),
+    _card.told("card_fault", "Why a card is unhealthy.", "reason"),
     _card(
         "card_memory_unexplained_bytes",
         "Memory of a card in use that no slice on it accounts for.",
