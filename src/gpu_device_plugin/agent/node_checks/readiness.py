@@ -45,7 +45,9 @@ class Readiness:
                 text=f"ready: withdrawn from this node, which is to be uninstalled; {kept}",
             )
         if state.mode is None:
-            trouble = self.cluster.node_trouble or "the API server has not answered"
+            trouble = self.cluster.node_trouble or (
+                "the kubelet counts names that this agent did not register"
+            )
             return ReadyState(
                 is_ready=False, text=f"mode: waiting for the node's labels; {trouble}"
             )
