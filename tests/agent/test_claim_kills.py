@@ -37,7 +37,7 @@ from pathlib import Path
 from tests.agent.claim_node import ClaimsOnly, node_at
 from tools.harness.waiting import until
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.disk import failpoints
+from gpu_device_plugin.disk.failpoints import VARIABLE
 
 async def main():
     node = node_at(Path(sys.argv[1]), ClaimsOnly())
@@ -55,7 +55,7 @@ async def go_back(node):
     task = asyncio.ensure_future(endpoint.run())
     await until(lambda: node.cluster.offers)
     await node.wiring.writer.run(lambda: None)  # what was offered is on the disk
-    failpoints._chosen = point  # from here on: earlier writes pass the same points
+    os.environ[VARIABLE] = point  # from here on: earlier writes pass the same points
     node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
     await task
 

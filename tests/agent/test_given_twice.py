@@ -1,10 +1,12 @@
 """No card is given twice where pods come back under names that were known, or under new ones."""
 
+import asyncio
 import fcntl
 import os
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, unti
 from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.disk.region import REGION_BYTES
+from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
 from gpu_device_plugin.errors import DoesNotFitError
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -198,24 +203,30 @@ async def test_a_pod_deleted_by_force_keeps_its_units_and_files_while_a_process_
 
 
 def test_a_card_of_which_only_a_cgroup_tells_that_it_is_in_use_is_given_last() -> None:
-    """Whole cards have no region; and a pod that the API server still has is asked about at the kubelet."""
-    holder = grant("gone", "m00 m01")
-    specs = {spec.ref.key: spec for spec in (pod("other"),)}
+    """Whole cards have no region. A pod of which the kubelet shows no unit, and that has a process, was lost."""
+    gone, lives = grant("gone", "m00"), replace(grant("lives", "m01"), slice_id="second")
+    specs = {spec.ref.key: spec for spec in (pod("lives"),)}
+    elsewhere = ListedPod(gone.pod, {"main": {GPU: frozenset({"m09"})}})
 
     async def nobody(*_: object) -> Any:
         return None
 
-    def check(*, runs: bool) -> HolderCheck:
-        reader = SnapshotReader(
-            nobody, lambda: (), lambda: specs, lambda: True, lambda: None, lambda _: runs
-        )
-        return HolderCheck(nobody, reader, lambda: specs, lambda: False)
+    async def other_units(_: PodRef) -> ListedPod:
+        return elsewhere
 
-    ledger, free = Ledger({holder.slice_id: holder}), frozenset({"m00", "m02"})
-    assert check(runs=True).used_by_left(ledger, free) == {"m00", "m01"}
-    assert check(runs=False).used_by_left(ledger, free) == frozenset()
-    check(runs=False).check_left([holder])
+    def check(*running: Grant, get: Any = nobody) -> HolderCheck:
+        reader = SnapshotReader(
+            nobody, lambda: (), lambda: specs, lambda: True, lambda: None, running.__contains__
+        )
+        return HolderCheck(get, reader, lambda: specs, lambda: False)
+
+    ledger, free = Ledger({g.slice_id: g for g in (gone, lives)}), frozenset({"m00", "m01", "m02"})
+    sizes = (1, 2, 3)
+    found = [check(gone).least_used(ledger, free, size) for size in sizes]
+    assert found == [{"m02"}, {"m01", "m02"}, free]
+    assert check().least_used(ledger, free, 2) == {"m00", "m02"}
+    call = Call(GPU, 1, frozenset({"m00"}))
+    asyncio.run(check().check_chosen(call, frozenset(), [gone], []))
     with pytest.raises(DoesNotFitError, match="what default/gone had is not given again"):
-        check(runs=True).check_left([holder])
-    specs[holder.pod.key] = pod("gone")
-    check(runs=True).check_left([holder])
+        asyncio.run(check(gone).check_chosen(call, frozenset(), [gone], []))
+    asyncio.run(check(gone, get=other_units).check_chosen(call, frozenset(), [gone], []))

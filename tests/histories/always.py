@@ -1,6 +1,7 @@
 """What holds at any time, looked at every two seconds."""
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator
 
 from tests.histories.driver import SimulatedCard
@@ -56,9 +57,11 @@ def _count_sharers(node: Node, found: list[Hold]) -> None:
 def _given_twice(node: Node, found: list[Hold]) -> Iterator[str]:
     owner: dict[str, str] = {}
     by_card: dict[str, list[Hold]] = {}
+    noted = _noted(node)
     for hold in found:
-        if not hold.is_fraction and hold.life.is_forgotten:
-            continue  # the kubelet chooses, and gives again what it has lost (docs/testing.md)
+        life = hold.life
+        if not hold.is_fraction and life.is_forgotten and life.pod.uid not in noted:
+            continue  # it was lost before a reconcile pass noted what the kubelet had chosen
         if owner.setdefault(hold.unit, hold.life.pod.uid) != hold.life.pod.uid:
             yield f"unit {hold.unit} is held by {owner[hold.unit]} and by {hold.life.pod.uid}"
         by_card.setdefault(card_of_device(node, hold.device), []).append(hold)
@@ -66,8 +69,15 @@ def _given_twice(node: Node, found: list[Hold]) -> Iterator[str]:
         if card and any(not hold.is_fraction for hold in its):
             yield from _kinds_mixed(card, its)
         alone = {hold.life.pod.uid: hold.life for hold in its if hold.life.pod.labels == ALONE}
-        if len({hold.life.pod.uid for hold in its}) > 1:
+        if card and len({hold.life.pod.uid for hold in its}) > 1:
             yield from _alone_and_shared(node, card, alone.values())
+
+
+def _noted(node: Node) -> set[str]:
+    """Uids of the pods that have a grant; none while a damaged file cannot be read."""
+    with contextlib.suppress(StateError):
+        return {grant.pod.uid for grant in grants(node)}
+    return set()
 
 
 def _kinds_mixed(card: str, its: list[Hold]) -> Iterator[str]:
@@ -160,24 +170,40 @@ def _uncapped(node: Node) -> Iterator[str]:
 
 
 def _faulty_cards_offered(node: Node) -> Iterator[str]:
-    """A card that is not sound is out before long, whatever else goes on; the same of instances."""
-    now, answers = node.machine.loop.now, node.driver.answers
+    """A card that is not sound is out before long; the same of instances.
+
+    The driver wakes its callers one by one: another card's call, and an opening, may delay it. A driver
+    that answers again shows its cards anew.
+    """
+    now, answers, past = node.machine.loop.now, node.driver.answers, node.past
+    if not answers:
+        past.answers_since = math.inf
+    elif past.answers_since == math.inf:
+        past.answers_since = now
     for card in node.driver.cards:
         if card.error or card.is_slow:
-            node.past.failed_at[card.uuid] = now
+            past.failed_at[card.uuid] = now
         kinds = {"card": card.is_sound, "instances": card.is_mig and card.is_well}
         for kind, is_sound in kinds.items():
             key = f"{kind} {card.uuid}"
             if is_sound and answers:
-                node.past.bad_since.pop(key, None)
+                past.bad_since.pop(key, None)
+                past.delays.pop(key, None)
                 continue
-            since = node.past.bad_since.setdefault(key, now)
-            is_late = min(now - since, now - node.agent_since) > _NOTICED_SECONDS
+            since = past.bad_since.setdefault(key, now)
+            delay = past.delays[key] = max(past.delays.get(key, 0.0), _delay(node, card))
+            again = past.answers_since if answers else 0.0
+            is_late = now - max(since, again, node.agent_since) > _NOTICED_SECONDS + delay
             offered = _offered(node, card, kind) if is_late and node.agent is not None else []
             if offered:
                 yield (
                     f"{key} offered ({len(offered)} units), and for {now - since:.0f} s not sound: {card}"
                 )
+
+
+def _delay(node: Node, card: SimulatedCard) -> float:
+    others = (other.call_seconds for other in node.driver.cards if other is not card)
+    return node.driver.init_seconds + max(others, default=0.0)
 
 
 def _offered(node: Node, card: SimulatedCard, kind: str) -> list[str]:

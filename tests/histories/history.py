@@ -85,6 +85,8 @@ async def _quiet(node: Node) -> None:
     await _wait(node, node.machine.loop.threads_until - node.machine.loop.now)  # of a slow disk
     node.machine.tell("from here on it is quiet")
     await _wait(node, QUIET_SECONDS)
+    while (seconds := node.pods.ended_at + QUIET_SECONDS - node.machine.loop.now) > 0:
+        await _wait(node, seconds)  # a pod that was being deleted has ended since
     await _read_metrics(node)
     check_quiet(node)
 

@@ -27,7 +27,7 @@ from tests.histories.disk import Disk
 from tests.histories.loop import PROCESS, VirtualLoop
 from tests.histories.wire import Network
 
-from gpu_device_plugin.disk import failpoints
+from gpu_device_plugin.disk.failpoints import VARIABLE
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a fifth of a history was reading XIDs
@@ -111,7 +111,7 @@ class Machine:
 
     def arm(self, point: str) -> None:
         """Kill the agent when it comes to this failpoint; an empty name disarms."""
-        failpoints._chosen = point
+        os.environ[VARIABLE] = point
 
     def close_files(self) -> None:
         """What the kernel does for a process that has died: its files are closed, its locks gone."""
@@ -132,6 +132,7 @@ class Machine:
             for owner, name, stand_in in self._edge(session):
                 stack.enter_context(mock.patch.object(owner, name, stand_in))
             stack.callback(random.setstate, state)
+            stack.callback(os.environ.pop, VARIABLE, None)
             stack.callback(structlog.configure, **structlog.get_config())
             structlog.configure(processors=[self._log], cache_logger_on_first_use=False)
             try:
@@ -156,7 +157,6 @@ class Machine:
             (time, "time_ns", lambda: int(self.wall() * 1e9)),
             (secrets, "token_hex", lambda size: f"{random.getrandbits(8 * size):0{2 * size}x}"),
             (os, "kill", self.kill),
-            (failpoints, "_chosen", ""),
             (gc, "freeze", lambda: None),
             (yaml, "safe_load", lambda text: yaml.load(text, _LOADER)),  # noqa: S506 - a safe one
             (Path, "read_text", read),

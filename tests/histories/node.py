@@ -6,7 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from tools.harness.kubelet import StandInKubelet
 from tools.harness.kubelet_registry import CHECKPOINT_NAME
 from tools.harness.rig import put_library
 
+from gpu_device_plugin.agent.node_edges import real_edges
 from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.grant import Grant
@@ -63,6 +64,8 @@ class Past:
         damaged_at: When the state directory was damaged last, in loop time; None: it was not.
         was_damaged: Whether the grants ever were.
         bad_since: Since when a card is not sound, or NVML does not answer, by UUID.
+        answers_since: Since when the driver answers; inf while it does not.
+        delays: How much later that may be noticed, because something else is slow, by UUID.
         failed_at: When NVML was last seen to fail for a card, by UUID.
     """
 
@@ -79,6 +82,8 @@ class Past:
     damaged_at: float | None = None
     was_damaged: bool = False
     bad_since: dict[str, float] = field(default_factory=dict)
+    answers_since: float = 0.0
+    delays: dict[str, float] = field(default_factory=dict)
     failed_at: dict[str, float] = field(default_factory=dict)
 
 
@@ -169,7 +174,8 @@ class Node:
         self.disturb(0.0)
         self.machine.tell(f"{process.name} starts")
         settings = self.paths()
-        task = in_process(process, lambda: run_agent(settings))
+        edges = replace(real_edges(settings, self.schemes.resources), cgroups=self.pods.cgroups)
+        task = in_process(process, lambda: run_agent(settings, edges))
         task.add_done_callback(lambda _: _set(over))
         await over
         self.agent = None

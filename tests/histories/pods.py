@@ -94,8 +94,11 @@ class Pods:
         self.agent_name: Callable[[], str] = str
         self.is_kubelet_up = False
         self.forgetful_until = 0.0
+        self.ended_at = 0.0
+        """When the last one did."""
         self.on_start: Callable[[ContainerStart], None] = lambda _: None
         self.on_rejected: Callable[[Life], None] = lambda _: None
+        self.cgroups = machine.root / "cgroup"
         self._machine = machine
         self._api = api
         self._kubelet = kubelet
@@ -144,6 +147,7 @@ class Pods:
         if life.phase == "Gone":
             return
         self._stop_all(life)
+        self.ended_at = self._machine.loop.now
         if phase == "Gone":
             self._kubelet.remove(uid)
             self._forget(life)
@@ -295,6 +299,7 @@ class Pods:
                 continue
             if not self._is_ending(life):
                 life.running[name] = options
+                self._note_cgroup(life, is_populated=True)
                 life.mounted[name] = _mount(options)
                 life.locks[name] = self._lock(options)
                 held = self._kubelet.held(life.pod.uid).items()
@@ -315,6 +320,7 @@ class Pods:
     def _stop_all(self, life: Life) -> None:
         for container in tuple(life.running):
             self._stop(life, container)
+        self._note_cgroup(life, is_populated=False)
         life.is_forced = False
 
     def _stop(self, life: Life, container: str) -> None:
@@ -323,6 +329,12 @@ class Pods:
         for descriptor in life.locks.pop(container, ()):
             self._machine.kept_files.discard(descriptor)
             os.close(descriptor)
+
+    def _note_cgroup(self, life: Life, *, is_populated: bool) -> None:
+        """The pod's sandbox has a process from its first container's start to its own end."""
+        place = self.cgroups / "kubepods" / f"pod{life.pod.uid}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "cgroup.events").write_text(f"populated {int(is_populated)}\n")
 
     def _lock(self, options: ContainerStart) -> list[int]:
         """What the isolation library of a process holds of its region while it lives."""

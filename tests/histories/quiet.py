@@ -174,9 +174,15 @@ def _not_at_work(node: Node, life: Life) -> Iterator[str]:
         yield f"{life.pod.name} runs without {lacking}"
     meta = node.api.objects.get(path_of(life.pod), {}).get("metadata", {})
     is_given = not life.shape_never_fits or not idle
-    is_known = meta.get("annotations") or against_the_rules(node, life)
+    is_known = meta.get("annotations") or against_the_rules(node, life) or _is_cut(node, life)
     if is_given and any(c.limits.get(MEM) for c in wanted) and not is_known:
         yield f"{life.pod.name} has no annotations"
+
+
+def _is_cut(node: Node, life: Life) -> bool:
+    """Whether a card of which it holds a part is in MIG mode since: no card of that index is offered."""
+    its = {card_of_device(node, hold.device) for hold in holds(node) if hold.life is life}
+    return any(card.uuid in its and card.is_mig for card in node.driver.cards)
 
 
 def leftovers(node: Node) -> Iterator[str]:

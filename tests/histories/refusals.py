@@ -141,8 +141,8 @@ class Refusals:
             forgotten = life.units.values() if life.is_forgotten else ()
             for ids in chain(pods.held(life).values(), *(by.values() for by in forgotten)):
                 yield ids, _is_alone(life)
-        for _, _, by_resource in pods.forced():
-            yield from ((ids, False) for ids in by_resource.values())
+        for life, _, by_resource in pods.forced():
+            yield from ((ids, _is_alone(life)) for ids in by_resource.values())
         if not kubelet.sources_ready:  # nothing is taken back from anybody
             for (uid, _, _), held in kubelet.registry.book.held.items():
                 if uid != rejected.pod.uid:

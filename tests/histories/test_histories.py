@@ -138,6 +138,17 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("create", 3.0, {"pod": 5, "shape": "bigger init"}),
         ),
     ),
+    "a kubelet has lost its checkpoint, and a third pod wants one of two whole cards": (
+        0,
+        (
+            Step("nvidia", 8.0),
+            Step("label", 8.0, {"mode": "default"}),
+            Step("create", 0.2, {"pod": 0, "shape": "card"}),
+            Step("create", 20.0, {"pod": 1, "shape": "card"}),
+            Step("restart_kubelet", 40.0, {"away": 1.0, "late": 1.0, "forgets": True}),
+            Step("create", 20.0, {"pod": 2, "shape": "card"}),
+        ),
+    ),
     "units of a pod that is gone were given again, and that write is lost": (
         2014,
         (

@@ -1,6 +1,6 @@
 """Failpoints: named points at which a test kills the agent, to prove that grants survive.
 
-Inactive unless the environment names one at process start. Then that point ends the process with
+Inactive unless the environment names one. Then that point ends the process with
 SIGKILL, so that no clean-up code runs, as in a crash.
 """
 
@@ -25,10 +25,9 @@ POINTS = (
     "library.before-rename",
     "library.before-remove",
 )
-_chosen = os.environ.get(VARIABLE, "")
 
 
 def failpoint(name: str) -> None:
     """Kill the process if the environment names exactly this point."""
-    if _chosen == name:
+    if os.environ.get(VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)

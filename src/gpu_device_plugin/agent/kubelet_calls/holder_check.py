@@ -55,22 +55,22 @@ class HolderCheck:
 
         Where neither Get nor the checkpoint answers, the kubelet's call itself counts. `sharing`
         are grants of other schemes on the same devices: of a claim, which only its own calls end,
-        the kubelet knows nothing.
+        the kubelet knows nothing. A pod with a process of which the kubelet shows no unit was lost.
         """
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
         noted = self._pods_in_checkpoint(call.must_include)
-        answers = await self._held({*(grant.pod for grant, _ in asked), *noted})
-        for pod in noted:
-            if call.must_include & (answers[pod] or _NOTHING):
+        for pod, held in (await self._held(noted)).items():
+            if held and call.must_include & held:
                 raise _double_booked(pod)
-        if None in answers.values():
-            told = self._told_by_checkpoint()
-            answers = {p: told.get(p.uid, _NOTHING) if a is None else a for p, a in answers.items()}
-        confirmed = {g.slice_id for g, ids in asked if ids & (answers[g.pod] or _NOTHING)}
+        answers = await self._held_or_noted({grant.pod for grant, _ in asked})
+        confirmed = {g.slice_id for g, ids in asked if ids & answers[g.pod]}
         for grant in holders:
             if grant.slice_id in confirmed:
                 raise _double_booked(grant.pod)
+        lost = {str(g.pod) for g, _ in asked if not answers[g.pod] and self.snapshots.runs(g)}
+        if lost:
+            raise beside_left(DoesNotFitError("the device is in use", reason="NoDevice"), lost)
         for grant in sharing:
             if grant.holder.claim or grant.slice_id in confirmed:
                 shared = ", ".join(sorted(devices.intersection(grant.devices)))
@@ -80,21 +80,17 @@ class HolderCheck:
                     reason="NoRoom",
                 )
 
-    def check_left(self, grants: Iterable[Grant]) -> None:
-        """DoesNotFitError if a process runs of a pod that had one of these and is gone."""
-        left = {str(grant.pod) for grant in filter(self._is_left, grants)}
-        if left:
-            raise beside_left(DoesNotFitError("the device is in use", reason="NoDevice"), left)
+    def least_used(self, ledger: Ledger, free: frozenset[str], size: int) -> frozenset[str]:
+        """Of units that the kubelet offers, the first of these that are enough.
 
-    def used_by_left(self, ledger: Ledger, free: frozenset[str]) -> frozenset[str]:
-        """Units that the kubelet offers although a process of the pod that had them still runs."""
-        left = filter(self._is_left, ledger.holders(free))
-        return frozenset().union(*(grant.all_ids for grant in left))
-
-    def _is_left(self, grant: Grant) -> bool:
-        """Whether the API server has the pod no more, and a process of it runs."""
-        specs = self.specs()
-        return bool(specs) and is_over(grant.pod, specs) and self.snapshots.runs(grant)
+        Those of nobody; those of pods that live by the API server, but have no process; all.
+        """
+        specs, runs = self.specs(), self.snapshots.runs
+        holders = ledger.holders(free)
+        running = frozenset().union(*(grant.all_ids for grant in holders if runs(grant)))
+        living = (grant.all_ids for grant in holders if not is_over(grant.pod, specs))
+        found = (free - running.union(*living), free - running)
+        return next((units for units in found if len(units) >= size), free)
 
     async def check_start(self, grant: Grant, resource: str) -> None:
         """UnknownPodError if the kubelet says that another container holds the grant's units."""
@@ -122,6 +118,20 @@ class HolderCheck:
         asked = list(pods)
         return dict(zip(asked, await asyncio.gather(*map(self._held_by, asked)), strict=True))
 
+    async def _held_or_noted(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str]]:
+        """The same; by the checkpoint where Get does not answer, but for pods that have ended by the API server.
+
+        Those the checkpoint names until it is written again.
+        """
+        told, specs = self._told_by_checkpoint(), self.specs()
+
+        def noted(pod: PodRef) -> frozenset[str]:
+            is_ended = bool(specs) and is_over(pod, specs)
+            return _NOTHING if is_ended else told.get(pod.uid, _NOTHING)
+
+        answers = await self._held(pods)
+        return {pod: noted(pod) if held is None else held for pod, held in answers.items()}
+
     async def _held_by(self, pod: PodRef) -> frozenset[str] | None:
         listed = await self._listed(pod)
         held = listed.held.values() if listed else ()
@@ -148,8 +158,8 @@ def beside_left(error: DoesNotFitError, pods: Collection[str]) -> DoesNotFitErro
     if not pods:
         return error
     text = (
-        f"{error}; what {few(sorted(pods))} had is not given again while a process of it runs: the pod "
-        f"was deleted by force, end the process on the node"
+        f"{error}; what {few(sorted(pods))} had is not given again while a process of it runs: the kubelet "
+        f"has forgotten it. Delete the pod; if it was deleted by force, end the process on the node"
     )
     return DoesNotFitError(text, reason=error.reason)
 

@@ -71,8 +71,8 @@ class KubeletCalls:
         free = frozenset(available) | call.must_include
         recording = self.schemes.recorder(resource)
         if recording is not None:
-            used = self.holders.used_by_left(self.admission.ledger, free - call.must_include)
-            least = free - used if len(free - used) >= size else free
+            others, more = free - call.must_include, size - len(call.must_include)
+            least = self.holders.least_used(self.admission.ledger, others, more) | call.must_include
             return recording.prefer(call, least, self.schemes.view(recording, self.state()))
         async with self._answering(call):
             return await self._prefer(call, free)
@@ -197,7 +197,6 @@ class KubeletCalls:
         _, beside = self.schemes.scope(scheme).parts(ledger)
         sharing = [g for g in beside.grants.values() if devices.intersection(g.devices)]
         holders = ledger.holders(call.must_include)
-        self.holders.check_left([*holders, *sharing])
         await self.holders.check_chosen(call, devices, holders, sharing)
         view = self._check_call(scheme, call)  # as it is after waiting for the kubelet
         self.note_answer()
