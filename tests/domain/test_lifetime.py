@@ -110,6 +110,17 @@ def test_units_that_another_pod_has_are_not_those_of_a_pod_that_is_gone(heir: st
     assert say([has("a", "m00")]).displaced(ledger(first, second)) == NOBODY
 
 
+def test_what_a_cut_off_call_left_of_a_container_that_holds_other_units_is_superseded() -> None:
+    """The same pod was admitted again. It may be half a grant, of which no container is known."""
+    half, whole = changed(grant("a", "m00"), container=""), grant("b", "m01")
+    shown, kept = [has("a", "m05"), has("b", "m01")], [noted("uid-a", "m05"), noted("uid-b", "m01")]
+
+    assert say(shown, kept).superseded(ledger(half, whole)) == {"slice-a"}
+    assert say(shown, kept, is_settled=False).superseded(ledger(half)) == NOBODY
+    assert say([has("a"), has("b", "m01")], kept[1:]).superseded(ledger(half, whole)) == NOBODY
+    assert say([has("a", "m00", "m05")], ()).superseded(ledger(half)) == NOBODY
+
+
 def test_what_the_checkpoint_alone_still_names_is_told_as_such() -> None:
     """So that an operator sees why a switch waits on an empty node."""
     held = ledger(grant("a", "m00"))

@@ -14,6 +14,7 @@ from tools.harness.kubelet_registry import CHECKPOINT_NAME
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.lifetime import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 
@@ -53,11 +54,14 @@ def disagreements(node: Node) -> Iterator[str]:
 
 def _not_granted(node: Node, life: Life, mine: list[Grant]) -> Iterator[str]:
     has = held(node, life)
+    # What a call that was cut off left of a grant ends in the second pass of a settled kubelet.
+    up = node.machine.loop.now - node.kubelet_since
+    is_early = up < KUBELET_SETTLE_SECONDS + 2 * ABSENT_SECONDS
     for grant in mine:
         if not grant.holder.is_handed_on:
             ids = {r: set(grant.ids(r)) for r in {MEM, CORE, *grant.units}}
             its = {r: set(has.get((grant.container, r), ())) for r in ids}
-            if ids != its:
+            if ids != its and (any(its.values()) or not is_early):
                 yield f"{life.pod.name}/{grant.container} was granted {ids}, and holds {its}"
     for (container, resource), units in has.items():
         if not any(frozenset(grant.ids(resource)) == units for grant in mine):

@@ -155,8 +155,8 @@ class Reconciler:
     def _compare(self, witnesses: Witnesses) -> bool:
         """Correct the grants; whether any ended, or the checkpoint is known to be old."""
         store, now = self.ledger_store, _now()
-        unshown = witnesses.unshown(store.ledger)
-        over, self._absent_since = overdue(unshown, self._absent_since, now, witnesses)
+        missing = witnesses.unshown(store.ledger) | witnesses.superseded(store.ledger)
+        over, self._absent_since = overdue(missing, self._absent_since, now, witnesses)
         failpoint("reconcile.before-release")
         left = store.ledger.release(over)
         completed = self._complete(left, witnesses)

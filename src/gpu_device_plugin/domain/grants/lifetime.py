@@ -65,6 +65,29 @@ class Witnesses:
         """Those of `over` whose pods the checkpoint does not name either; without one, all."""
         return frozenset(k for k in self.over(ledger) if not self._is_named(ledger.grants[k]))
 
+    def superseded(self, ledger: Ledger) -> frozenset[str]:
+        """Slices of living containers that hold other units, by List and checkpoint, and none of the slice's.
+
+        A call for the container was cut off or refused, or the kubelet lost what it had given, and the
+        same pod was admitted again. A grant without a container's name is of any of its pod's.
+        """
+        by_pod: dict[PodKey | str, list[HeldUnits]] = {}
+        for units in self.held if self.is_settled else ():
+            by_pod.setdefault(units.pod.key if units.pod.name else units.pod.uid, []).append(units)
+
+        def is_superseded(grant: Grant) -> bool:
+            its = [*by_pod.get(grant.pod.key, ()), *by_pod.get(grant.pod.uid, ())]
+            has_others = any(
+                units.ids
+                and units.resource in grant.units
+                and grant.container in ("", units.container)
+                for units in its
+            )
+            return has_others and all(units.ids.isdisjoint(grant.all_ids) for units in its)
+
+        grants = {key: grant for key, grant in ledger.grants.items() if not grant.holder.claim}
+        return frozenset(key for key, grant in grants.items() if is_superseded(grant))
+
     def displaced(self, ledger: Ledger) -> frozenset[str]:
         """Those of pods that are gone of whose units the kubelet has given some to another, whatever its name."""
 
