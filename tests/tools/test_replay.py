@@ -4,9 +4,10 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.bench.openb.players import Player, play, served_fgd
 from tools.bench.openb.ranking import Ranking
 from tools.bench.openb.replay import paper_fgd
-from tools.bench.openb.scheduler import Cluster, FirstOfBest, schedule
+from tools.bench.openb.scheduler import Cluster, schedule
 from tools.bench.openb.served import served
 from tools.bench.openb.trace import Node, Pod
 from tools.bench.openb.workload import Shape
@@ -70,5 +71,21 @@ async def test_pods_are_placed_by_the_controller_over_http_and_those_without_car
         curve = await schedule(nodes, pods, extender, 1)
 
     assert curve[-1] == 100.0
-    first = FirstOfBest(nodes, paper_fgd(pods)[0])
-    assert await first.rate(0, pods[0], [0, 1]) == {0: 10}
+
+
+def test_every_player_fills_a_cluster_and_they_differ_in_what_they_do_with_pods_without_cards() -> (
+    None
+):
+    """LeastAllocated takes the emptier node, and FGD the one that serves fewer of the pods that come."""
+    nodes = [Node(NodeRoom(10_000, (500,)), 1000), Node(NodeRoom(16_000, (1000,)), 1000)]
+    pods = [Pod(shape, 10) for shape in (Shape(8000, 0, 0), Shape(9000, 1, 1000))]
+    policies = served_fgd(), paper_fgd(pods)[0]
+
+    last = {player: play(nodes, pods, policies, player, 1, draws=False)[-1] for player in Player}
+
+    assert {player: round(percent) for player, percent in last.items()} == {
+        Player.FIRST: 67,
+        Player.DRAWN: 67,
+        Player.TODAY: 0,
+        Player.LEAST: 0,
+    }

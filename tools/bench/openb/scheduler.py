@@ -6,13 +6,11 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tools.bench.openb.ranking import Chooser, Ranking
 from tools.bench.openb.trace import Filled, Node, Pod
-from tools.bench.openb.workload import with_pod
 
 _NO_REQUEST = 100, 200
 """Thousandths of a core and MiB that a pod counts with where it requests none (NonZeroRequested)."""
-_POINT = 10
+POINT = 10
 """kube-scheduler's points for each of an extender's, with the weight 1."""
 
 
@@ -24,25 +22,6 @@ class Extender(Protocol):
 
     async def bind(self, number: int, pod: Pod, node: int | None) -> None:
         """The pod's node, or None where it has none and is deleted."""
-
-
-class FirstOfBest:
-    """An extender that keeps the first node of the highest score, as the paper's simulator does."""
-
-    def __init__(self, nodes: Sequence[Node], choose: Chooser) -> None:
-        self._ranking = Ranking(choose, [node.room for node in nodes])
-
-    async def rate(self, _: int, pod: Pod, nodes: Sequence[int]) -> Mapping[int, int]:
-        """One node, or none."""
-        scores = self._ranking.scores(pod.shape)
-        best = max(nodes, key=lambda node: (scores[node], -node), default=None)
-        return {} if best is None or not self._ranking.cards(pod.shape, best) else {best: _POINT}
-
-    async def bind(self, _: int, pod: Pod, node: int | None) -> None:
-        """Counts the pod there."""
-        if node is not None:
-            cards = self._ranking.cards(pod.shape, node) if pod.shape.cards else ()
-            self._ranking.put(node, with_pod(self._ranking.room(node), pod.shape, cards))
 
 
 class Cluster:
@@ -60,11 +39,17 @@ class Cluster:
     def own(self, pod: Pod, nodes: Collection[int]) -> NDArray[np.int64]:
         """Its own points: LeastAllocated and BalancedAllocation by processor and memory."""
         at = np.fromiter(nodes, np.intp, len(nodes))
-        there, now = self._all[:2, at], self._counted[:, at] + _counted(pod)[:, None]
-        least = (np.maximum(there - now, 0) * 100 // there).sum(0) // 2
+        there = self._all[:2, at]
         part = np.minimum((self._asked[:2, at] + _amounts(pod)[:2, None]) / there, 1.0)
         balanced = ((1 - np.abs(part[0] - part[1]) / 2) * 100).astype(np.int64)
-        found: NDArray[np.int64] = least + balanced
+        found: NDArray[np.int64] = self.least(pod, nodes) + balanced
+        return found
+
+    def least(self, pod: Pod, nodes: Collection[int]) -> NDArray[np.int64]:
+        """The points of LeastAllocated alone."""
+        at = np.fromiter(nodes, np.intp, len(nodes))
+        there, now = self._all[:2, at], self._counted[:, at] + _counted(pod)[:, None]
+        found: NDArray[np.int64] = (np.maximum(there - now, 0) * 100 // there).sum(0) // 2
         return found
 
     def take(self, pod: Pod, node: int) -> None:
@@ -90,7 +75,7 @@ async def schedule(
         )
         node = None
         if points:
-            whole = cluster.own(pod, points) + _POINT * np.array(list(points.values()))
+            whole = cluster.own(pod, points) + POINT * np.array(list(points.values()))
             best = whole.max()
             node = drawn.choice([n for n, each in zip(points, whole, strict=True) if each == best])
             cluster.take(pod, node)

@@ -17,6 +17,7 @@ from tools.bench.openb.workload import Shape
 from gpu_device_plugin.domain.fractions.fragmentation import WHOLE_CARD_MILLI, NodeRoom
 
 FOLDER = Path(__file__).parents[4] / "shared" / "openb"
+_HALVES_SEED = 1
 _ARRIVING = 1.3  # of the cluster's cards
 
 
@@ -94,6 +95,13 @@ def fractional(pods: Sequence[Pod], seed: int) -> list[Pod]:
         found.append(drawn.choice(parts))
         taken += found[-1].card_milli
     return found
+
+
+def halves(pods: Sequence[Pod]) -> tuple[list[Pod], list[Pod]]:
+    """One half of the pods to choose constants on, the other one to judge them."""
+    drawn = list(pods)
+    random.Random(_HALVES_SEED).shuffle(drawn)  # noqa: S311
+    return drawn[::2], drawn[1::2]
 
 
 def arrivals(pods: Sequence[Pod], capacity_milli: int, seed: int) -> list[Pod]:

@@ -22,10 +22,10 @@ SCORE_STEPS = 100
 SCORE_SCALE_MILLI = 300.0
 STRANDED_STEP_MILLI = 50
 TENTHS = 10
-CPU_PER_CARD = 13
-"""The pods that are taken to come, because nobody knows: as many of each tenth of a card, with 13 processor
-cores a card. Tenths and 13 are the best of a few that were tried on the openb trace, whose pods with cards ask for 11
-cores a card: pods without cards take some beside them."""
+CPU_PER_CARD = 11
+"""The pods that are taken to come, because nobody knows: as many of each tenth of a card, with 11 processor
+cores a card, which is what pods with cards ask for on the openb trace. More are better under one scheduler,
+and worse where always the first of equal nodes is taken (docs/benchmarks.md)."""
 CPU_LEVEL_MILLI = CPU_PER_CARD * WHOLE_CARD_MILLI // TENTHS
 """Processor with each of which one more of these pods runs."""
 LOST_OF_FREE = [
