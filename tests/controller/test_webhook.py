@@ -275,6 +275,22 @@ async def test_what_has_no_translation_is_refused_with_the_reason(
     assert text in answer["response"]["status"]["message"]
 
 
+@pytest.mark.parametrize("name", ["koordinator.sh/gpu.shared", "koordinator.sh/gpu.partition"])
+async def test_a_name_of_the_dialect_that_says_no_part_of_a_card_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    """Left where it is the pod would wait for ever: no node has that resource."""
+    container = {"name": "a", "resources": {"limits": {name: "1"}}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
+    async with a_controller(tmp_path, (), koordinator=Translation.GIB) as found:
+        answer = await ask(found, review(pod))
+
+    assert not answer["response"]["allowed"]
+    assert (
+        "a slice needs one of koordinator.sh/gpu-memory" in answer["response"]["status"]["message"]
+    )
+
+
 @pytest.mark.parametrize("more", [{}, {"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}])
 async def test_a_rank_that_slices_do_not_have_is_left_out_with_a_warning(
     tmp_path: Path, more: dict[str, str]

@@ -38,9 +38,15 @@ class Dialect:
         found = (self.memory, self.ratio, self.core, self.cards, self.both, self.dropped)
         return tuple(filter(None, found))
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of which a slice needs one."""
+        return tuple(filter(None, (self.memory, self.ratio, self.core, self.both)))
+
     def is_spoken(self, limits: Collection[str]) -> bool:
-        """Whether a container asks by it: the number of cards alone is none of a fraction."""
-        return any(name in limits for name in (self.memory, self.ratio, self.core, self.both))
+        """Whether a container asks by it: HAMi's number of cards alone is of whole cards."""
+        is_alone = bool(self.both) and (self.cards in limits or bool(self.rest(limits)))
+        return is_alone or any(name in limits for name in self.parts)
 
     def rest(self, limits: Collection[str]) -> Sequence[str]:
         """Names of the project for cards that are not translated."""
@@ -80,20 +86,20 @@ def translate_amounts(
     `sizes` are the different numbers of units that cards of the cluster have: a ratio is of these.
     """
     memory, ratio, core, cards = _of_all_cards(dialect, amounts)
-    parts = [name for name in (dialect.memory, dialect.ratio, dialect.core) if name in amounts]
-    is_mixed = dialect.both in amounts and bool(parts)
+    parts = [name for name in dialect.parts if name in amounts]
+    is_mixed = dialect.both in amounts and len(parts) > 1
     there = sorted(sizes()) if ratio else [0]
     units = ", ".join(map(str, there)) or "no"
-    least, name = min((amount, name) for name, amount in amounts.items())
+    least, name = min(((amount, name) for name, amount in amounts.items()), default=(0, ""))
     rules = (
-        (least < 0, f"{name}: {least} is negative"),
-        (is_mixed, f"{dialect.both} and {', '.join(parts)} exclude each other"),
-        (memory and ratio, f"{dialect.memory} and {dialect.ratio} exclude each other"),
         (
-            core > _WHOLE_CARD or (core and cards > 1),
-            f"{dialect.core}: {core} on {cards} cards is not translated: compute is divided on one "
-            f"card, ask at most {_WHOLE_CARD} there",
+            not amounts.keys() & set(dialect.parts),
+            f"a slice needs one of {', '.join(dialect.parts)}",
         ),
+        (least < 0, f"{name}: {least} is negative"),
+        (is_mixed, f"{dialect.both} and {', '.join(parts[:-1])} exclude each other"),
+        (memory and ratio, f"{dialect.memory} and {dialect.ratio} exclude each other"),
+        (core > _WHOLE_CARD or (core and cards > 1), _compute_text(dialect, core, cards)),
         (ratio > cards * _WHOLE_CARD, f"{dialect.ratio} is more than {cards} cards have"),
         (
             len(there) != 1,
@@ -123,6 +129,13 @@ def _of_all_cards(dialect: Dialect, amounts: Mapping[str, int]) -> tuple[int, in
     elif not cards and ratio % _WHOLE_CARD == 0:
         cards = ratio // _WHOLE_CARD
     return memory, ratio, core, max(1, cards)
+
+
+def _compute_text(dialect: Dialect, core: int, cards: int) -> str:
+    return (
+        f"{dialect.core}: {core} on {cards} cards is not translated: compute is divided on one "
+        f"card, ask at most {_WHOLE_CARD} there"
+    )
 
 
 def _parts(whole: int, part: int) -> int:
