@@ -184,8 +184,13 @@ async def test_who_has_room_is_answered_card_by_card(seen: Seen) -> None:
     """Unhealthy cards, those of closed nodes, those given whole, and those whose mode refuses what is asked have none."""
     _, tab, _ = seen
     await typed(tab, "units", "15")
+    await typed(tab, "percent", "5")
     lit = "[...document.querySelectorAll('.node:not([hidden]) .room')].map(c => c.title.slice(-9))"
     await holds(tab, f"{lit}.length")
+    assert not await tab.value(f"{lit}.some(card => card.startsWith('gpu-004'))")
+    await typed(tab, "percent", "")
+    # As `kubectl gpu capacity` counts: mode core_mem refuses who asks for no percent.
+    await holds(tab, f"{lit}.length && {lit}.every(card => card.startsWith('gpu-004'))")
     empty = await tab.value(f"{lit}.join(' ')")
     assert "gpu-004-2" in empty.split()
     assert "gpu-004-1" not in empty.split()
@@ -198,11 +203,49 @@ async def test_who_has_room_is_answered_card_by_card(seen: Seen) -> None:
     await holds(tab, f"{lit}.length && !{lit}.some(card => card.startsWith('gpu-004'))")
 
 
+async def test_an_unhealthy_card_is_crossed_out_over_its_slices(seen: Seen) -> None:
+    """A full one too, in bars and compact; a search for its UUID marks it and no other."""
+    server, tab, _ = seen
+    full = pod("full-1", 15, 100, on="gpu-004", annotations=held(1, 15, 100))
+    await server.put("/api/v1/namespaces/ads/pods/full-1", place(full, "ads"))
+    card = "document.querySelector('#node-gpu-004 [data-uuid=gpu-gpu-004-1]')"
+    await holds(tab, f"{card} && {card}.querySelector('.slice')")
+    last = f"{card}.querySelector('.bar').lastElementChild"
+    for view in ("bars", "compact"):
+        await typed(tab, "view", view)
+        await holds(tab, f"{last}.matches('path.sick') && {last}.getClientRects().length")
+    await becomes(tab, "document.querySelectorAll('.card:not(.out) .sick').length", 0)
+    await typed(tab, "text", "GPU-gpu-004-1")
+    await becomes(
+        tab, "[...document.querySelectorAll('.found')].map(c => c.dataset.uuid)", ["gpu-gpu-004-1"]
+    )
+    await typed(tab, "text", "")
+    await becomes(tab, "document.querySelectorAll('.found').length", 0)
+
+
+async def test_pods_of_one_owner_without_a_card_are_one_line(seen: Seen) -> None:
+    """With what they ask; the heading counts all of them."""
+    server, tab, _ = seen
+    owner = {"uid": "u", "kind": "ReplicaSet", "name": "web", "controller": True}
+    for n in range(120):
+        more = place(pod(f"web-{n}", 16, 30), "late", "Pending")
+        more["metadata"]["ownerReferences"] = [owner]
+        await server.put(f"/api/v1/namespaces/late/pods/web-{n}", more)
+    await becomes(
+        tab, "document.querySelector('#unplaced h2').textContent", "Without a card: 122 pods"
+    )
+    lines = "[...document.querySelectorAll('#unplaced li:not([hidden])')]"
+    await becomes(tab, f"{lines}.length", 3)
+    of_web = "and 119 more of ReplicaSet web pending, asks 16 units, 30 %"
+    await holds(tab, f"{lines}.some(l => l.textContent.replace(/  /g, ' ').includes('{of_web}'))")
+
+
 async def test_nodes_are_sorted_and_grouped(seen: Seen) -> None:
     _, tab, _ = seen
-    await typed(tab, "sort", "sick")
-    # Not ready and cordoned, a card, unreadable.
-    await holds(tab, f"{SHOWN}.startsWith('gpu-005 gpu-004 gpu-007 ')")
+    # A card, not ready and cordoned, unreadable.
+    await holds(tab, f"{SHOWN}.startsWith('gpu-004 gpu-005 gpu-007 gpu-000 ')")
+    await typed(tab, "sort", "name")
+    await holds(tab, f"{SHOWN}.startsWith('gpu-000 gpu-001 ')")
     await typed(tab, "sort", "free")
     free = "[...document.querySelectorAll('.node')].map(n => Number(n.dataset.free))"
     await holds(tab, f"{free}.every((each, at, list) => !at || list[at - 1] >= each)")
@@ -246,6 +289,8 @@ async def test_a_node_that_is_opened_tells_of_its_cards_and_moves_nothing(seen: 
 async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
     """/ to the text, j and k to pods without a card and nodes, h and l over slices, Enter opens, Esc closes."""
     _, tab, _ = seen
+    await typed(tab, "sort", "name")
+    await holds(tab, f"{SHOWN}.startsWith('gpu-000 ')")
     await tab.press("/")
     await becomes(tab, FOCUS, "text")
     await tab.press("Escape", "j", "l", "l")
@@ -270,6 +315,8 @@ async def test_a_person_without_a_mouse_gets_everywhere(seen: Seen) -> None:
 async def test_the_tab_key_reaches_the_nodes_and_comes_back_to_the_same_one(seen: Seen) -> None:
     """One stop for all of them: nobody presses it five hundred times."""
     _, tab, _ = seen
+    await typed(tab, "sort", "name")
+    await holds(tab, f"{SHOWN}.startsWith('gpu-000 ')")
     await tab.value("document.querySelector('.totals summary').focus()")
     await tab.press("Tab")
     await becomes(tab, FOCUS, "unplaced")
@@ -360,6 +407,8 @@ async def test_where_nobody_chose_a_view_the_number_of_nodes_decides(kind: str) 
 async def test_in_the_heat_map_arrows_move_as_the_eye_does(seen: Seen) -> None:
     """To the sides by nodes, up and down by rows; Enter opens the node."""
     _, tab, _ = seen
+    await typed(tab, "sort", "name")
+    await holds(tab, f"{SHOWN}.startsWith('gpu-000 ')")
     await typed(tab, "view", "heat")
     await tab.looks(600, 900, "light")
     row = "getComputedStyle(document.querySelector('#all')).gridTemplateColumns.split(' ').length"
@@ -385,6 +434,8 @@ async def test_the_focus_is_seen(seen: Seen) -> None:
 async def test_a_change_of_the_cluster_is_seen_and_the_focus_stays(seen: Seen) -> None:
     """The node is drawn again below the person's hands."""
     server, tab, _ = seen
+    await typed(tab, "sort", "name")
+    await holds(tab, f"{SHOWN}.startsWith('gpu-000 ')")
     await tab.press("j", "j", "l")
     chosen = await tab.value("document.querySelector('#node-gpu-000 .slice').dataset.pod")
     await becomes(tab, FOCUS, chosen)

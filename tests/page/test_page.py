@@ -117,13 +117,15 @@ async def test_totals_by_namespace_are_those_of_the_map(cluster: Cluster) -> Non
     nodes = (await read_cluster(cluster[1])).cards.nodes
     async with served(cluster[1]) as url:
         found = re.findall(
-            r"<tr><th>(\w+)</th><td>(\d+)</td><td>(\d+)</td><td>([\d.]+)</td><td>(\d+)</td>",
+            r"<tr.*?><th>(\w+)</th><td>(\d+)</td><td>(\d+)</td><td>([\d.]+)</td><td>(\d+)</td>",
             await text_of(url),
         )
     holders = [h for n in nodes for card in n.cards for h in card.holders]
     gib = Counter[str]()
     for holder in holders:
         gib[holder.pod.namespace] += holder.units
+    *found, (name, _, held, *_) = found
+    assert (name, int(held)) == ("all", gib.total())
     assert {name: int(held) for name, _, held, _, _ in found} == gib
     assert [int(held) for _, _, held, _, _ in found] == sorted(gib.values(), reverse=True)
     (vision,) = (each for each in found if each[0] == "vision")

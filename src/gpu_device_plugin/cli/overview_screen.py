@@ -24,7 +24,7 @@ from gpu_device_plugin.overview.capacity import NodeCapacity
 from gpu_device_plugin.overview.finding import Finding, Level
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
 from gpu_device_plugin.overview.slice_use import SliceUse
-from gpu_device_plugin.overview.totals import NamespaceTotal
+from gpu_device_plugin.overview.totals import NamespaceTotal, sum_of
 from gpu_device_plugin.overview.verdicts import NodeVerdict, node_kinds
 from gpu_device_plugin.overview.why import PodStory
 
@@ -107,6 +107,10 @@ class OverviewScreen:
         table = _table(group, right=("pods", "GiB", "compute, cards", "whole devices"))
         for name, total in found.items():
             table.add_row(name, str(len(total.pods)), total.gib, total.cards, str(total.devices))
+        if len(found) > 1:
+            both = sum_of(found)
+            table.add_section()
+            table.add_row("all", str(len(both.pods)), both.gib, both.cards, str(both.devices))
         if found:
             self._print(self._lines(table, self._width_for(table)))
         else:

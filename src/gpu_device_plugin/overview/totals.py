@@ -61,6 +61,11 @@ def totals(by_node: Iterable[Mapping[str, NamespaceTotal]]) -> Mapping[str, Name
     return dict(sorted(found.items(), key=lambda each: (-each[1].mib, -each[1].devices, each[0])))
 
 
+def sum_of(found: Mapping[str, NamespaceTotal]) -> NamespaceTotal:
+    """What all groups hold together."""
+    return _sums(("all", held) for held in found.values()).get("all", NamespaceTotal())
+
+
 def _sums(parts: Iterable[tuple[str, NamespaceTotal]]) -> Mapping[str, NamespaceTotal]:
     by_group: dict[str, list[NamespaceTotal]] = {}
     for name, part in parts:

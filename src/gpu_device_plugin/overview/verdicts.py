@@ -14,11 +14,12 @@ from gpu_device_plugin.domain.fractions.no_room import NoRoom
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import Room
+from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
-from gpu_device_plugin.domain.node.pods import PodRequest
+from gpu_device_plugin.domain.node.pods import ContainerKind, PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.errors import RequestError
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
@@ -28,7 +29,9 @@ from gpu_device_plugin.kubernetes.objects.pod_spec import (
     device_count,
 )
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
+from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, asking_of
+
+_SIZES = {Resource.MEM.value: "{} units", Resource.CORE.value: "{} %"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,3 +373,15 @@ def closed_text(marks: Sequence[str]) -> str:
 def rule_text(error: RequestError) -> str:
     """The rule that refuses a request, and the cure; without the pod, the node and what is asked."""
     return str(error).partition("): ")[2] or str(error)
+
+
+def amounts_text(pod: SurveyedPod) -> str:
+    """What a pod's containers ask for together, but for ordinary init containers: `3 units, 20 %`."""
+    if (asking := asking_of(pod)) is None:
+        return ""
+    amounts = Counter(asking.devices)
+    for container in asking.request.containers:
+        if container.kind is not ContainerKind.INIT:
+            amounts.update(container.amounts)
+    parts = sorted(amounts.items(), reverse=True)
+    return ", ".join(_SIZES.get(name, name + ": {}").format(amount) for name, amount in parts)

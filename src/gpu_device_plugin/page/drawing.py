@@ -23,12 +23,13 @@ from gpu_device_plugin.overview.totals import (
     History,
     NamespaceTotal,
     held_on,
+    sum_of,
     team_of,
     totals,
 )
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
-from gpu_device_plugin.page.rows import Colours, NodeRow, PodRow, node_row, pod_row
+from gpu_device_plugin.page.rows import Colours, NodeRow, PodRow, node_row, pod_groups, pod_row
 from gpu_device_plugin.page.uses import Uses, use_lines
 from gpu_device_plugin.web.http_server import ReadyState
 from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
@@ -285,7 +286,9 @@ class Drawing:
         # Some of each namespace, however many pods of another one wait.
         sent = set(sorted(pods, key=turn)[:_MOST_WITHOUT_CARD])
         shown = [pod for pod in pods if pod in sent]
-        return self._html.render("unplaced", pods=shown, count=len(pods))
+        return self._html.render(
+            "unplaced", groups=pod_groups(shown), sent=len(shown), count=len(pods)
+        )
 
     def _legend(self) -> str:
         names = sorted({name for names in self._held.values() for name in names})
@@ -313,7 +316,8 @@ class Drawing:
         history.note(asyncio.get_running_loop().time(), found)
         shown = [*islice(found.items(), MOST_NAMESPACES)]
         pasts = {"last hour": history.line, **day}
-        return {"group": group, "rows": shown, "pasts": pasts, "left": len(found) - len(shown)}
+        left = len(found) - len(shown)
+        return {"group": group, "rows": shown, "pasts": pasts, "left": left, "sum": sum_of(found)}
 
     def _summary(self) -> str:
         cards = self._live.cards()

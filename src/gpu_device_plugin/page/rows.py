@@ -1,12 +1,13 @@
 """What the page shows of a node: cards as bars, and the places of slices on them."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.node_cards import CardView, NodeCards, PodShare
+from gpu_device_plugin.overview.verdicts import amounts_text
 from gpu_device_plugin.page.uses import PodUse, UseOf
 
 COLOURS = 8
@@ -106,7 +107,7 @@ class CardRow:
     def warning(self) -> str:
         """Why a new pod gets nothing of what is free; empty where it may."""
         if not self.card.is_healthy:
-            return "unhealthy"
+            return ": ".join(filter(None, ("unhealthy", self.card.fault.partition(" ")[0])))
         return "no compute left" if self.is_stranded else ""
 
 
@@ -156,12 +157,33 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod without a node, or one that a node has refused."""
+    """A pod without a node, or one that a node has refused; `owner` is what made it, `asks` for how much."""
 
     namespace: str
     name: str
     why: str
     is_refused: bool
+    owner: str = ""
+    asks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """Pods without a card that one owner has made and that are alike but for their names."""
+
+    first: PodRow
+    pods: tuple[str, ...]
+
+
+def pod_groups(pods: Iterable[PodRow]) -> list[PodGroup]:
+    """The pods by owner, size and reason; a pod that nothing has made is a group of its own."""
+    groups: dict[PodRow, list[PodRow]] = {}
+    for pod in pods:
+        groups.setdefault(replace(pod, name="") if pod.owner else pod, []).append(pod)
+    return [
+        PodGroup(found[0], tuple(f"{each.namespace}/{each.name}" for each in found))
+        for found in groups.values()
+    ]
 
 
 def node_row(
@@ -179,7 +201,7 @@ def node_row(
     name, places = node.metadata.name, dict(_places(node))
     if isinstance(view, str):
         return NodeRow(name, marks=node.marks, states=("unhealthy",), trouble=view, places=places)
-    sick, marks = sum(not card.is_healthy for card in view.cards), view.closed
+    sick, marks = sum(not card.is_healthy for card in view.cards), node.marks
     marks += (f"{sick} unhealthy",) if sick else ()
     states = view.states if is_whole else tuple(s for s in view.states if s not in ("free", "full"))
     return NodeRow(
@@ -200,7 +222,11 @@ def node_row(
 def pod_row(pod: SurveyedPod, *, is_refused: bool) -> PodRow:
     """A pod without a card."""
     why = f"on {pod.spec.node_name}" if is_refused else pod.condition("PodScheduled").reason
-    return PodRow(pod.metadata.namespace, pod.metadata.name, why, is_refused)
+    owner = pod.metadata.owner
+    made_by = f"{owner.kind} {owner.name}" if owner else ""
+    return PodRow(
+        pod.metadata.namespace, pod.metadata.name, why, is_refused, made_by, amounts_text(pod)
+    )
 
 
 def _places(node: SurveyedNode) -> Iterator[tuple[str, str]]:
@@ -243,7 +269,8 @@ def _cards(
 def _slice_text(card: CardView, holder: PodShare, use: PodUse) -> str:
     text = f"{holder.pod}: {holder.units} of {card.units} units"
     text += f", {holder.percent} % compute" if holder.percent else ""
-    text += f", uses {use.memory} % of its memory" if use.memory is not None else ""
+    uses = "uses" if card.is_healthy else "last known use:"
+    text += f", {uses} {use.memory} % of its memory" if use.memory is not None else ""
     text += f", {use.compute} % of the card's time" if use.compute is not None else ""
     text += f", {holder.enforcers}" if holder.enforcers else ""
     return text if holder.is_granted else text + ", reserved"

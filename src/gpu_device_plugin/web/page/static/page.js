@@ -24,10 +24,10 @@ function isOfPod(pod, want, ofNode) {
   return isThere && (ofNode || pod.includes(want.text));
 }
 
-// Whether a card has room for a container that asks for so much; what is not asked for is 0.
+// Whether a card has room for a container that asks for so much; a mode that divides compute refuses one that asks for none.
 function hasRoom(card, want) {
-  const [units, percent] = (card.dataset.room ?? "-1 -1").split(" ");
-  return units >= Number(want.units) && percent >= Number(want.percent);
+  const [units, percent, least] = (card.dataset.room ?? "-1 -1 0").split(" ");
+  return units >= Number(want.units) && percent >= Number(want.percent) && Number(want.percent) >= least;
 }
 
 function matches(node, want) {
@@ -48,6 +48,7 @@ function dim(node, want) {
   for (const each of all(".slice", node)) each.classList.toggle("dim", !isOfPod(each.dataset.pod, want, ofNode));
   for (const each of all(".card", node)) {
     each.classList.toggle("room", asksRoom(want) && hasRoom(each, want));
+    each.classList.toggle("found", want.text.length > 3 && each.dataset.uuid.includes(want.text));
     each.classList.toggle("other", ofPods && !find(".slice:not(.dim)", each));
   }
 }
@@ -57,15 +58,16 @@ function listWaiting(unplaced, want) {
   if (unplaced.matches(".trouble")) return; // it could not be drawn
   const asked = all("li", unplaced).filter((each) => {
     each.hidden = true;
-    return isOfPod(find("[data-pod]", each).dataset.pod, want, false);
+    return each.dataset.pods.split(" ").some((pod) => isOfPod(pod, want, false));
   });
+  const pods = (lines) => lines.reduce((sum, each) => sum + each.dataset.pods.split(" ").length, 0);
   const beyond = Number(unplaced.dataset.beyond ?? 0), isSearch = want.text || want.namespace;
   unplaced.hidden = !asked.length && !beyond;
   if (unplaced.hidden) return;
   for (const each of asked.slice(0, 50)) each.hidden = false;
-  const count = asked.length + (isSearch ? 0 : beyond);
+  const count = pods(asked) + (isSearch ? 0 : beyond), left = count - pods(asked.slice(0, 50));
   find("h2", unplaced).textContent = `Without a card${count > 1 ? `: ${count} pods` : ""}`;
-  const rest = [count > 50 && `and ${count - 50} more`, isSearch && beyond && `${beyond} more are not searched`];
+  const rest = [left > 0 && `and ${left} more`, isSearch && beyond && `${beyond} more are not searched`];
   find(".hint", unplaced).textContent = rest.filter(Boolean).join("; ");
 }
 
@@ -73,7 +75,7 @@ function filter() {
   const want = wanted(), isPlain = !want.text && !want.namespace && !asksRoom(want);
   shown = arranged(want).filter((node) => {
     node.hidden = !matches(node, want);
-    if (!node.hidden && (!isPlain || find(".dim, .room, .other", node))) dim(node, want);
+    if (!node.hidden && (!isPlain || find(".dim, .room, .other, .found", node))) dim(node, want);
     return !node.hidden;
   });
   for (const each of all(".group", nodes)) each.hidden = !shown.some((node) => placeOf(node, want) === each.dataset.place);
@@ -100,14 +102,14 @@ function filter() {
 const FIRST = {
   free: (node) => -node.dataset.free,
   fragmented: (node) => node.dataset.largest - node.dataset.free, // units free beside those of its best card
-  sick: (node) => -node.dataset.marks,
+  name: () => 0,
 };
 const byText = new Intl.Collator("en", { numeric: true }).compare;
 const placeOf = (node, want) => (want.group && node.dataset[want.group]) || `no ${want.group}`;
 
 // The nodes in their order, with a heading before each group; the document is touched only where that differs.
 function arranged(want) {
-  const first = FIRST[want.sort] ?? (() => 0), list = all(".node", nodes);
+  const first = FIRST[want.sort] ?? ((node) => -(node.dataset.marks > 0)), list = all(".node", nodes);
   const groupOf = (node) => (want.group ? placeOf(node, want) : "");
   list.sort((a, b) => byText(groupOf(a), groupOf(b)) || first(a) - first(b) || byText(a.dataset.name, b.dataset.name));
   const inPlace = want.group ? list.flatMap((node, at) => [...heading(list, at, groupOf), node]) : list;
