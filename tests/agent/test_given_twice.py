@@ -36,6 +36,9 @@ async def two_cards(
     async with running_rig(is_started=False, is_hasty=is_hasty) as rig:
         SimulatedNode.create("v100", rig.root / "gpu", cards=2)
         await rig.serve(mode=mode, **settings)
+        names = (GPU,) if mode == "default" else (MEM, CORE)
+        # Before, the kubelet admits a pod with nothing.
+        await until(lambda: all(map(rig.kubelet.allocatable, names)), 20)
         yield rig
 
 
