@@ -263,6 +263,28 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("replace", 8.0, {"pod": 1, "shape": "several"}),
         ),
     ),
+    "a card is given for one pod alone while another's second resource is still to be asked for": (
+        334,
+        (
+            Step("create", 0.3, {"pod": 0, "shape": "small"}),
+            Step("create", 0.0, {"pod": 1, "shape": "alone, init"}),
+            Step("create", 0.0, {"pod": 3, "shape": "alone"}),
+            Step("replace", 0.02, {"pod": 0, "shape": "plain", "grace": 0.0, "is_new_name": True}),
+            Step(
+                "replace",
+                0.2,
+                {"pod": 2, "shape": "alone, init", "grace": 30.0, "is_new_name": False},
+            ),
+            Step("disk_slow", 0.2, {"seconds": 2.0, "flush": 0.5}),
+            Step("api_slow", 0.02, {"seconds": 8.0, "latency": 0.9}),
+            Step("replace", 1.0, {"pod": 1, "shape": "small", "grace": 0.0, "is_new_name": False}),
+            Step(
+                "restart_kubelet",
+                20.0,
+                {"away": 3.21, "late": 11.48, "forgets": False, "has_get": True, "bound": "alone"},
+            ),
+        ),
+    ),
 }
 
 

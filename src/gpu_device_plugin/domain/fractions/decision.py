@@ -36,10 +36,13 @@ class FractionDecisions(WeChooseDevices):
         state.check_runtime(caller.request)
         state.policy_for(caller.request)
         needed, ahead = _demands_of(caller, offer.call, state)
+        views = _views(caller, offer, state)
         begun = _follow_grant(caller, needed, offer, state)
         if begun is not None:
+            numbers = {card.number for card in begun.chosen.cards}
+            if any(room.is_apart(needed) for room in views if room.card.number in numbers):
+                raise _no_units(begun, offer, state)  # given meanwhile, when the call was cut off
             return begun
-        views = _views(caller, offer, state)
         found = place(
             views,
             needed,

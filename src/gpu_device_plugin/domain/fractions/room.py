@@ -162,6 +162,10 @@ class Room:
             return f"{self.free_core} % compute free, {self.free_mem} units free"
         return None
 
+    def is_apart(self, demand: Demand) -> bool:
+        """Whether a pod that is here, or the one that asks, wants the card for itself."""
+        return self.is_closed or (demand.is_exclusive and self.pods > self.holds_pod)
+
     def _refuses(self, demand: Demand) -> str:
         """Why this card is nothing for the pod, whatever is free; or ""."""
         others = self.pods - self.holds_pod
