@@ -232,4 +232,7 @@ def test_a_card_of_which_only_a_cgroup_tells_that_it_is_in_use_is_given_last() -
     asyncio.run(check().check_chosen(call, frozenset(), [gone], []))
     with pytest.raises(DoesNotFitError, match="what default/gone had is not given again"):
         asyncio.run(check(gone).check_chosen(call, frozenset(), [gone], []))
-    asyncio.run(check(gone, get=other_units).check_chosen(call, frozenset(), [gone], []))
+    with pytest.raises(DoesNotFitError, match="what default/gone had"):  # others have its name
+        asyncio.run(check(gone, get=other_units).check_chosen(call, frozenset(), [gone], []))
+    call = Call(GPU, 1, frozenset({"m01"}))
+    asyncio.run(check(lives, get=other_units).check_chosen(call, frozenset(), [lives], []))

@@ -119,6 +119,8 @@ def test_what_a_cut_off_call_left_of_a_container_that_holds_other_units_is_super
     assert say(shown, kept, is_settled=False).superseded(ledger(half)) == NOBODY
     assert say([has("a"), has("b", "m01")], kept[1:]).superseded(ledger(half, whole)) == NOBODY
     assert say([has("a", "m00", "m05")], ()).superseded(ledger(half)) == NOBODY
+    another = say([has("a", "m05")], [noted("uid-new", "m05")])
+    assert another.superseded(ledger(grant("a", "m00"))) == NOBODY
 
 
 def test_what_the_checkpoint_alone_still_names_is_told_as_such() -> None:

@@ -55,7 +55,8 @@ class HolderCheck:
 
         Where neither Get nor the checkpoint answers, the kubelet's call itself counts. `sharing`
         are grants of other schemes on the same devices: of a claim, which only its own calls end,
-        the kubelet knows nothing. A pod with a process of which the kubelet shows no unit was lost.
+        the kubelet knows nothing. A pod with a process was lost where the kubelet shows no unit of it, or
+        another pod under its name.
         """
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
@@ -68,7 +69,7 @@ class HolderCheck:
         for grant in holders:
             if grant.slice_id in confirmed:
                 raise _double_booked(grant.pod)
-        lost = {str(g.pod) for g, _ in asked if not answers[g.pod] and self.snapshots.runs(g)}
+        lost = {str(g.pod) for g, _ in asked if self._is_lost(g, answers[g.pod])}
         if lost:
             raise beside_left(DoesNotFitError("the device is in use", reason="NoDevice"), lost)
         for grant in sharing:
@@ -79,6 +80,11 @@ class HolderCheck:
                     f"that is no {call.resource}; create the pod again, or use another node",
                     reason="NoRoom",
                 )
+
+    def _is_lost(self, grant: Grant, shown: frozenset[str]) -> bool:
+        specs = self.specs()
+        is_other = bool(specs) and is_over(grant.pod, specs)
+        return (not shown or is_other) and self.snapshots.runs(grant)
 
     def least_used(self, ledger: Ledger, free: frozenset[str], size: int) -> frozenset[str]:
         """Of units that the kubelet offers, the first of these that are enough.

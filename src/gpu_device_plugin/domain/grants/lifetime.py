@@ -85,8 +85,11 @@ class Witnesses:
             )
             return has_others and all(units.ids.isdisjoint(grant.all_ids) for units in its)
 
-        grants = {key: grant for key, grant in ledger.grants.items() if not grant.holder.claim}
-        return frozenset(key for key, grant in grants.items() if is_superseded(grant))
+        living = ledger.grants.keys() - self._gone(
+            ledger
+        )  # what a gone pod of the same name had is its own
+        grants = {key: ledger.grants[key] for key in living}
+        return frozenset(k for k, g in grants.items() if not g.holder.claim and is_superseded(g))
 
     def displaced(self, ledger: Ledger) -> frozenset[str]:
         """Those of pods that are gone of whose units the kubelet has given some to another, whatever its name."""
