@@ -1,6 +1,6 @@
-"""The ways of docs/tasks/moving-in.md from NVIDIA's plugin with time-slicing, and back, and from gpushare, on a real kubelet.
+"""The way of docs/tasks/moving-in.md from NVIDIA's plugin with time-slicing, and back, on a real kubelet.
 
-A stand-in of those plugins offers replicas; the agent comes with the chart. At each step no alert has a
+A stand-in of that plugin offers replicas; the agent comes with the chart. At each step no alert has a
 reason to fire, `kubectl gpu doctor` finds no problem, and no pod is harmed. Settings by node label
 (`nodeSettings.map`) are chosen and given up in the same way.
 """
@@ -27,21 +27,16 @@ from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
 
-GPUSHARE = (MEMORY, "aliyungpushare.sock")
 MODE = "ack.node.gpu.schedule"
 # What GpuNodeFault, GpuCardOut and GpuDriverSilent look at.
 TROUBLE = ("gpu_device_plugin_node_fault{", "gpu_device_plugin_card_fault{")
 
 
 @pytest.fixture
-def other_plugin(
-    cluster: Cluster, results: Path, request: pytest.FixtureRequest
-) -> Iterator[Program]:
-    """Four replicas of one card, under NVIDIA's name or that of the parameter."""
+def other_plugin(cluster: Cluster, results: Path) -> Iterator[Program]:
+    """Four replicas of one card."""
     plugins = KUBELET_DIRECTORY / "device-plugins"
-    name, socket = getattr(request, "param", (RESOURCE, SOCKET))
     program = [sys.executable, "-m", "tests.e2e.time_slicing_plugin", str(plugins), "4"]
-    program += [name, socket]
     found = Program(
         "time-slicing",
         [*cluster.node.place.enter, *program],
@@ -50,7 +45,7 @@ def other_plugin(
     )
     yield found
     found.stop()
-    (cluster.node.kubelet_directory / "device-plugins" / socket).unlink(missing_ok=True)
+    (cluster.node.kubelet_directory / "device-plugins" / SOCKET).unlink(missing_ok=True)
     cluster.restart_kubelet()  # which forgets the replicas
     cluster.wait_until_ready()
 
@@ -84,9 +79,9 @@ def install(cluster: Cluster, helm: Helm, image: AgentImage, *values: str) -> No
     wait_for_rollout(cluster)
 
 
-def counted(cluster: Cluster, side: str = "capacity", name: str = RESOURCE) -> str:
+def counted(cluster: Cluster, side: str = "capacity") -> str:
     """How many replicas the node has."""
-    return str(cluster.get("node", NODE)["status"][side].get(name, "0"))
+    return str(cluster.get("node", NODE)["status"][side].get(RESOURCE, "0"))
 
 
 def offer_replicas(cluster: Cluster, plugin: Program) -> None:
@@ -182,30 +177,6 @@ def move_back(cluster: Cluster, other_plugin: Program) -> None:
     wait_for_allocatable(cluster, NOTHING, 60)
     offer_replicas(cluster, other_plugin)
     start_sharing_pod(cluster, "back")
-
-
-@pytest.mark.parametrize("other_plugin", [GPUSHARE], indirect=True)
-def test_a_node_moves_in_from_a_plugin_with_the_same_name(
-    cluster: Cluster, moving: Helm, agent_image: AgentImage, other_plugin: Program
-) -> None:
-    """Beside gpushare the agent offers nothing and names its socket; when that is gone, its own units are there."""
-
-    def messages() -> str:
-        return cluster.kubectl("get", "events", "-A", "-o=jsonpath={..message}")
-
-    def theirs() -> str:
-        return counted(cluster, "allocatable", MEMORY)
-
-    other_plugin.start()
-    wait_for("the other's units are there", lambda: theirs() == "4", 60, 0.3)
-    install(cluster, moving, agent_image)
-    cluster.kubectl("label", "node", NODE, f"{MODE}=core_mem", "--overwrite")
-    wait_for("the agent names it", lambda: f"sockets that answer: {GPUSHARE[1]}" in messages(), 120)
-    assert theirs() == "4"
-
-    other_plugin.stop()
-    wait_for_allocatable(cluster, FOUR_CARDS, 90)
-    check_healthy(cluster)
 
 
 def test_a_node_label_chooses_settings_of_the_chart(

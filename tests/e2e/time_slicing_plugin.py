@@ -1,6 +1,6 @@
-"""A stand-in of NVIDIA's device plugin with time-slicing: replicas of a card under NVIDIA's or another name.
+"""A stand-in of NVIDIA's device plugin with time-slicing: replicas of a card under NVIDIA's name.
 
-python -m tests.e2e.time_slicing_plugin DIRECTORY REPLICAS [RESOURCE SOCKET]   (the kubelet's device-plugins)
+python -m tests.e2e.time_slicing_plugin DIRECTORY REPLICAS   (the kubelet's device-plugins)
 """
 
 import asyncio
@@ -52,18 +52,16 @@ class TimeSlicing:
         return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", table)
 
 
-async def serve(
-    directory: Path, replicas: int, resource: str = RESOURCE, socket: str = SOCKET
-) -> None:
+async def serve(directory: Path, replicas: int) -> None:
     """Register, and serve until killed."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((TimeSlicing(replicas).handlers(),))
-    (directory / socket).unlink(missing_ok=True)
-    server.add_insecure_port(f"unix:{directory / socket}")
+    (directory / SOCKET).unlink(missing_ok=True)
+    server.add_insecure_port(f"unix:{directory / SOCKET}")
     await server.start()
-    await register(directory / "kubelet.sock", resource, socket, pb.DevicePluginOptions())
+    await register(directory / "kubelet.sock", RESOURCE, SOCKET, pb.DevicePluginOptions())
     await server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
+    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

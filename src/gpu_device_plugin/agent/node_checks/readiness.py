@@ -45,9 +45,7 @@ class Readiness:
                 text=f"ready: withdrawn from this node, which is to be uninstalled; {kept}",
             )
         if state.mode is None:
-            trouble = self.cluster.node_trouble or (
-                "the kubelet counts names that this agent did not register"
-            )
+            trouble = self.cluster.node_trouble or "the API server has not answered"
             return ReadyState(
                 is_ready=False, text=f"mode: waiting for the node's labels; {trouble}"
             )

@@ -12,14 +12,6 @@ from gpu_device_plugin.kubernetes.client.wire import Node, ResourceSlice
 from gpu_device_plugin.kubernetes.objects.quantity import whole_number
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
-NVIDIA_NAMES = ("nvidia.com/gpu", "nvidia.com/mig-")
-_SHARING_NAMES = (
-    "koordinator.sh/gpu",
-    "nvidia.com/vgpu-",  # vgpu-manager
-    "tencent.com/vcuda-",
-    "volcano.sh/gpu-",
-    "volcano.sh/vgpu-",
-)
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
@@ -34,10 +26,6 @@ class OwnNode:
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     kubelet_version: str = ""  # for instance `v1.36.3`; empty where it is not known
-
-    def allocatable_names(self) -> frozenset[str]:
-        """Resources of which the kubelet has healthy devices."""
-        return frozenset(name for name, amount in self.allocatable.items() if _is_some(amount))
 
 
 class NodeWatch:
@@ -129,12 +117,12 @@ def _view(node: Node) -> OwnNode:
 
 
 def _foreign(view: OwnNode, is_offered: Callable[[str], bool]) -> str:
-    """Resources of NVIDIA's or another sharing plugin that are not zero, such as `nvidia.com/gpu: 4`."""
+    """NVIDIA's resources of the node that are not zero, such as `nvidia.com/gpu: 4`."""
     amounts = {**view.allocatable, **{k: v for k, v in view.capacity.items() if _is_some(v)}}
     return ", ".join(
         f"{name}: {amount}"
         for name, amount in sorted(amounts.items())
-        if name.startswith(NVIDIA_NAMES + _SHARING_NAMES)
+        if name.startswith(("nvidia.com/gpu", "nvidia.com/mig-"))
         and not is_offered(name)
         and _is_some(amount)
     )
