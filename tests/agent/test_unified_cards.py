@@ -14,11 +14,12 @@ SYSTEM_MIB = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 @asynccontextmanager
-async def spark(**settings: object) -> AsyncIterator[Rig]:
-    """A node of four cards, the first of which is a GB10."""
+async def spark(*, unified: int = 1, **settings: object) -> AsyncIterator[Rig]:
+    """A node of four cards, the first of which are GB10s."""
     async with running_rig(is_started=False) as rig:
-        lines = ["cards.0.memory_unified=1", "cards.0.name=NVIDIA GB10"]
-        driver_library.set_fields(rig.cards.state, lines)
+        for card in range(unified):
+            lines = [f"cards.{card}.memory_unified=1", f"cards.{card}.name=NVIDIA GB10"]
+            driver_library.set_fields(rig.cards.state, lines)
         await rig.start_agent(**settings)
         yield rig
 
@@ -40,6 +41,12 @@ async def test_slices_divide_the_systems_memory_less_the_reserve() -> None:
         assert {card for grant in rig.grants() for card in grant.devices} == {
             card.uuid for card in rig.cards.view().cards
         }
+
+
+async def test_two_of_them_share_the_systems_memory() -> None:
+    """What both hold together is there."""
+    async with spark(unified=2, unified_memory_reserve_mib=SYSTEM_MIB - 5 * 1024) as rig:
+        await until(lambda: rig.allocatable().get(MEM) == 2 * 15 + 2 * 2, 20, rig.allocatable)
 
 
 async def test_where_the_reserve_leaves_less_than_a_unit_the_others_are_offered() -> None:

@@ -330,10 +330,19 @@ def _describe(uuid: str, index: int, handle: Any) -> dict[str, Any]:
         "hardware": {
             **hardware(handle, _pci_device(bus_id)),
             "is_mig": is_mig,
-            "is_unified": memory is None and not is_mig,
+            "is_unified": memory is None and not is_mig and _is_unified(handle),
             "numa_node": _numa_node(bus_id),
         },
     }
+
+
+def _is_unified(handle: Any) -> bool:
+    """Whether it has no memory of its own; what is only not permitted or not known says nothing."""
+    try:
+        pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:
+        return bool(error.value == pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return False
 
 
 def _is_mig(handle: Any) -> bool:

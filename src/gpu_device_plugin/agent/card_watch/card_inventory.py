@@ -97,8 +97,7 @@ class CardInventory:
                 self.on_driver_changed(report)
                 return
             case Inventory():
-                found = [each.with_system_memory(self.system_memory) for each in report.cards]
-                report = self._inventory = replace(report, cards=tuple(found))
+                report = self._inventory = report.with_system_memory(self.system_memory)
                 self.rules = self._rules(report)
                 cards = self._enumerate(report)
             case DriverMissing():

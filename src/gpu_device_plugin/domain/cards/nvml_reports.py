@@ -38,10 +38,6 @@ class CardReport:
         where = number, self.index, self.minor
         return Card(self.uuid, *where, self.model, self.memory_mib, self.hardware)
 
-    def with_system_memory(self, memory_mib: MiB) -> "CardReport":
-        """With so much memory where the card uses the system's."""
-        return replace(self, memory_mib=memory_mib) if self.hardware.is_unified else self
-
 
 @dataclass(frozen=True, slots=True)
 class UnreadableCard:
@@ -67,6 +63,12 @@ class Inventory:
     driver_load: str
     cards: tuple[CardReport, ...]
     unreadable: tuple[UnreadableCard, ...] = ()
+
+    def with_system_memory(self, memory_mib: MiB) -> "Inventory":
+        """With an equal part of this memory for each card that uses the system's."""
+        each = MiB(memory_mib // max(1, sum(card.hardware.is_unified for card in self.cards)))
+        cards = (replace(c, memory_mib=each) if c.hardware.is_unified else c for c in self.cards)
+        return replace(self, cards=tuple(cards))
 
 
 NO_LIMIT = 2**64 - 1
