@@ -224,26 +224,42 @@ async def test_an_unhealthy_card_is_crossed_out_over_its_slices(seen: Seen) -> N
 
 
 async def test_pods_of_one_owner_without_a_card_are_one_line(seen: Seen) -> None:
-    """With what they ask; the heading counts all of them."""
+    """With what they ask; of those that match the link is the first, and line and heading count no others."""
     server, tab, _ = seen
+    heading = "document.querySelector('#unplaced h2').textContent"
     owner = {"uid": "u", "kind": "ReplicaSet", "name": "web", "controller": True}
     for n in range(120):
         more = place(pod(f"web-{n}", 16, 30), "late", "Pending")
         more["metadata"]["ownerReferences"] = [owner]
         await server.put(f"/api/v1/namespaces/late/pods/web-{n}", more)
-    await becomes(
-        tab, "document.querySelector('#unplaced h2').textContent", "Without a card: 122 pods"
-    )
+    await becomes(tab, heading, "Without a card: 122 pods")
     lines = "[...document.querySelectorAll('#unplaced li:not([hidden])')]"
     await becomes(tab, f"{lines}.length", 3)
     of_web = "and 119 more of ReplicaSet web pending, asks 16 units, 30 %"
     await holds(tab, f"{lines}.some(l => l.textContent.replace(/  /g, ' ').includes('{of_web}'))")
+    link = (
+        "(a => [a.dataset.pod, a.pathname])(document.querySelector('#unplaced li:not([hidden]) a'))"
+    )
+    for text, first, head, others in (
+        ("web-17", "late/web-17", "Without a card", ""),
+        ("web-11", "late/web-11", "Without a card: 11 pods", " and 10 more of ReplicaSet web"),
+    ):
+        await typed(tab, "text", text)
+        await becomes(tab, heading, head)
+        await becomes(
+            tab, f"{lines}.map(l => l.innerText)", [f"{first}{others} pending, asks 16 units, 30 %"]
+        )
+        await becomes(tab, link, [first, f"/pod/{first}"])
+    await typed(tab, "text", "")
+    await becomes(tab, heading, "Without a card: 122 pods")
+    await holds(tab, f"{lines}.some(l => l.innerText.includes('late/web-0 and 119 more of '))")
 
 
 async def test_nodes_are_sorted_and_grouped(seen: Seen) -> None:
-    _, tab, _ = seen
-    # A card, not ready and cordoned, unreadable.
-    await holds(tab, f"{SHOWN}.startsWith('gpu-004 gpu-005 gpu-007 gpu-000 ')")
+    server, tab, _ = seen
+    await server.put("/api/v1/nodes/gpu-008", node("gpu-008", 2, mode="disabled"))
+    # A card, not ready and cordoned, unreadable, offers nothing.
+    await holds(tab, f"{SHOWN}.startsWith('gpu-004 gpu-005 gpu-007 gpu-008 gpu-000 ')")
     await typed(tab, "sort", "name")
     await holds(tab, f"{SHOWN}.startsWith('gpu-000 gpu-001 ')")
     await typed(tab, "sort", "free")
@@ -252,7 +268,7 @@ async def test_nodes_are_sorted_and_grouped(seen: Seen) -> None:
     await typed(tab, "group", "zone")
     groups = "[...document.querySelectorAll('.group:not([hidden])')].map(g => g.textContent)"
     names = f"{groups}.map(text => text.split(',')[0])"
-    await becomes(tab, names, ["eu-1a: 1 node", "no zone: 7 nodes"])
+    await becomes(tab, names, ["eu-1a: 1 node", "no zone: 8 nodes"])
     await typed(tab, "text", "gpu-000")
     await becomes(tab, f"{groups}.length", 1)
 

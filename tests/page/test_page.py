@@ -4,10 +4,12 @@ import asyncio
 import datetime
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import aiohttp
@@ -29,6 +31,7 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedPod
 from gpu_device_plugin.overview.questions import read_cluster
 from gpu_device_plugin.overview.slice_use import PREFIX
 from gpu_device_plugin.overview.totals import History, NamespaceTotal
@@ -249,6 +252,41 @@ async def test_pods_without_a_card_are_listed_with_what_keeps_them(cluster: Clus
 
     assert "batch/big-1</a> pending Unschedulable" in page
     assert "search/late-1</a> refused on gpu-000" in page
+
+
+async def test_waiting_pods_are_parsed_when_they_change_and_not_when_the_page_is_drawn(
+    cluster: Cluster,
+) -> None:
+    """However many wait: the page is drawn at every change of the cluster."""
+    server, api = cluster
+    for n in range(20):
+        add_pod(server, place(pod(f"early-{n}", 16, 30), "batch", "Pending"))
+    parsed = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal parsed
+        parsed += event == "call" and frame.f_code is SurveyedPod.as_asking.__code__
+
+    async with served(api) as url, reading(url) as reader:
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            one = place(pod("one-more", 16, 30), "batch", "Pending")
+            await server.put("/api/v1/namespaces/batch/pods/one-more", one)
+            while "one-more" not in (await reader.next("parts")).get("unplaced", ""):
+                pass
+        finally:
+            sys.setprofile(before)
+    assert parsed == 1
+
+
+async def test_a_node_whose_mode_offers_nothing_says_so(cluster: Cluster) -> None:
+    """As a mark, and in its details."""
+    add_node(cluster[0], node("gpu-off", 2, mode="disabled"))
+    mark = '<strong class="mark">mode disabled offers nothing</strong>'
+    async with served(cluster[1]) as url:
+        assert mark in await text_of(url)
+        assert mark in await text_of(f"{url}/node/gpu-off")
 
 
 async def test_a_pods_story_is_that_of_why(cluster: Cluster) -> None:

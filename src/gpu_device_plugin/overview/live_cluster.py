@@ -1,7 +1,7 @@
 """The nodes and their cards as the API server's watch tells of them, for as long as someone looks."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef
@@ -20,9 +20,9 @@ def pods_path(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
 
 
-@dataclass(frozen=True, slots=True)
-class _Followed:
-    """A pod that asks this plugin for anything."""
+@dataclass(frozen=True, slots=True, eq=False)
+class FollowedPod:
+    """A pod that asks this plugin for anything, parsed once."""
 
     pod: SurveyedPod
     asking: ClusterPod
@@ -30,6 +30,10 @@ class _Followed:
     @property
     def is_refused(self) -> bool:
         return self.pod.status.reason == "UnexpectedAdmissionError"
+
+    @property
+    def is_waiting(self) -> bool:
+        return not self.asking.node and self.pod.status.phase == "Pending"
 
 
 class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
@@ -42,7 +46,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
     def __init__(self, api: ApiServer, namespace: str = "") -> None:
         self.nodes: dict[str, SurveyedNode] = {}
         self.changed = asyncio.Event()
-        self._pods: dict[str, _Followed] = {}
+        self._pods: dict[str, FollowedPod] = {}
         self._by_node: dict[str, set[str]] = {}
         self._views: dict[str, NodeCards | str | None] = {}
         self._touched: set[str] = set()
@@ -88,11 +92,10 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         unreadable = {name: view for name, view in found if isinstance(view, str)}
         return ClusterCards(views, unreadable)
 
-    def without_card(self) -> tuple[tuple[SurveyedPod, ...], tuple[SurveyedPod, ...]]:
-        """The pods that wait for a node, and those that a node has refused; each by name."""
-        by_name = sorted(self._pods.values(), key=lambda each: str(each.asking.request.ref))
-        waiting = [e.pod for e in by_name if not e.asking.node and e.pod.status.phase == "Pending"]
-        return tuple(waiting), tuple(each.pod for each in by_name if each.is_refused)
+    def without_card(self) -> Sequence[FollowedPod]:
+        """The pods that wait for a node, and then those that a node has refused; each by name."""
+        found = (each for each in self._pods.values() if each.is_refused or each.is_waiting)
+        return sorted(found, key=lambda each: (each.is_refused, str(each.asking.request.ref)))
 
     def labels_of(self, pod: PodRef) -> Mapping[str, str]:
         found = self._pods.get(pod.uid)
@@ -130,7 +133,7 @@ class LiveCluster(NodesAndPods[SurveyedNode, SurveyedPod]):
         self._drop_pod(uid)
         asking = asking_of(pod)
         if asking is not None:
-            self._pods[uid] = _Followed(pod, asking)
+            self._pods[uid] = FollowedPod(pod, asking)
             self._by_node.setdefault(asking.node, set()).add(uid)
             self._touch(asking.node)
             self._touch(UNBOUND)

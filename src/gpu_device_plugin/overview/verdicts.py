@@ -29,7 +29,7 @@ from gpu_device_plugin.kubernetes.objects.pod_spec import (
     device_count,
 )
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
-from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, asking_of
+from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
 
 _SIZES = {Resource.MEM.value: "{} units", Resource.CORE.value: "{} %"}
 
@@ -375,10 +375,8 @@ def rule_text(error: RequestError) -> str:
     return str(error).partition("): ")[2] or str(error)
 
 
-def amounts_text(pod: SurveyedPod) -> str:
+def amounts_text(asking: ClusterPod) -> str:
     """What a pod's containers ask for together, but for ordinary init containers: `3 units, 20 %`."""
-    if (asking := asking_of(pod)) is None:
-        return ""
     amounts = Counter(asking.devices)
     for container in asking.request.containers:
         if container.kind is not ContainerKind.INIT:

@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.node.pods import PodKey, PodRef
 from gpu_device_plugin.errors import AccessError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.survey import Survey
-from gpu_device_plugin.overview.live_cluster import UNBOUND, LiveCluster
+from gpu_device_plugin.overview.live_cluster import UNBOUND, FollowedPod, LiveCluster
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.questions import NodesAndFacts, read_story
 from gpu_device_plugin.overview.totals import (
@@ -29,7 +29,7 @@ from gpu_device_plugin.overview.totals import (
 )
 from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
-from gpu_device_plugin.page.rows import Colours, NodeRow, PodRow, node_row, pod_groups, pod_row
+from gpu_device_plugin.page.rows import Colours, NodeRow, node_row, pod_groups, pod_row
 from gpu_device_plugin.page.uses import Uses, use_lines
 from gpu_device_plugin.web.http_server import ReadyState
 from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
@@ -271,21 +271,17 @@ class Drawing:
         return view.of_namespace(self._scope)
 
     def _unplaced(self) -> str:
-        waiting, refused = (
-            [pod for pod in pods if self._scope in ("", pod.metadata.namespace)]
-            for pods in self._live.without_card()
-        )
-        pods = [pod_row(pod, is_refused=False) for pod in waiting]
-        pods += [pod_row(pod, is_refused=True) for pod in refused]
+        every = self._live.without_card()
+        pods = [each for each in every if self._scope in ("", each.pod.metadata.namespace)]
         turns = Counter[str]()
 
-        def turn(pod: PodRow) -> int:
-            turns[pod.namespace] += 1
-            return turns[pod.namespace]
+        def turn(each: FollowedPod) -> int:
+            turns[each.pod.metadata.namespace] += 1
+            return turns[each.pod.metadata.namespace]
 
         # Some of each namespace, however many pods of another one wait.
         sent = set(sorted(pods, key=turn)[:_MOST_WITHOUT_CARD])
-        shown = [pod for pod in pods if pod in sent]
+        shown = [pod_row(each) for each in pods if each in sent]
         return self._html.render(
             "unplaced", groups=pod_groups(shown), sent=len(shown), count=len(pods)
         )

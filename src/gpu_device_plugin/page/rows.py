@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.wording import few
-from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode, SurveyedPod
+from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
+from gpu_device_plugin.overview.live_cluster import FollowedPod
 from gpu_device_plugin.overview.node_cards import CardView, NodeCards, PodShare
 from gpu_device_plugin.overview.verdicts import amounts_text
 from gpu_device_plugin.page.uses import PodUse, UseOf
@@ -201,7 +202,7 @@ def node_row(
     name, places = node.metadata.name, dict(_places(node))
     if isinstance(view, str):
         return NodeRow(name, marks=node.marks, states=("unhealthy",), trouble=view, places=places)
-    sick, marks = sum(not card.is_healthy for card in view.cards), node.marks
+    sick, marks = sum(not card.is_healthy for card in view.cards), view.closed
     marks += (f"{sick} unhealthy",) if sick else ()
     states = view.states if is_whole else tuple(s for s in view.states if s not in ("free", "full"))
     return NodeRow(
@@ -219,14 +220,13 @@ def node_row(
     )
 
 
-def pod_row(pod: SurveyedPod, *, is_refused: bool) -> PodRow:
+def pod_row(followed: FollowedPod) -> PodRow:
     """A pod without a card."""
+    pod, is_refused, asks = followed.pod, followed.is_refused, amounts_text(followed.asking)
     why = f"on {pod.spec.node_name}" if is_refused else pod.condition("PodScheduled").reason
     owner = pod.metadata.owner
     made_by = f"{owner.kind} {owner.name}" if owner else ""
-    return PodRow(
-        pod.metadata.namespace, pod.metadata.name, why, is_refused, made_by, amounts_text(pod)
-    )
+    return PodRow(pod.metadata.namespace, pod.metadata.name, why, is_refused, made_by, asks)
 
 
 def _places(node: SurveyedNode) -> Iterator[tuple[str, str]]:

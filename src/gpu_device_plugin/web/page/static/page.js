@@ -58,17 +58,29 @@ function listWaiting(unplaced, want) {
   if (unplaced.matches(".trouble")) return; // it could not be drawn
   const asked = all("li", unplaced).filter((each) => {
     each.hidden = true;
-    return each.dataset.pods.split(" ").some((pod) => isOfPod(pod, want, false));
+    each.found = each.dataset.pods.split(" ").filter((pod) => isOfPod(pod, want, false));
+    return each.found.length;
   });
-  const pods = (lines) => lines.reduce((sum, each) => sum + each.dataset.pods.split(" ").length, 0);
+  const pods = (lines) => lines.reduce((sum, each) => sum + each.found.length, 0);
   const beyond = Number(unplaced.dataset.beyond ?? 0), isSearch = want.text || want.namespace;
   unplaced.hidden = !asked.length && !beyond;
   if (unplaced.hidden) return;
-  for (const each of asked.slice(0, 50)) each.hidden = false;
+  for (const each of asked.slice(0, 50)) lead(each);
   const count = pods(asked) + (isSearch ? 0 : beyond), left = count - pods(asked.slice(0, 50));
   find("h2", unplaced).textContent = `Without a card${count > 1 ? `: ${count} pods` : ""}`;
   const rest = [left > 0 && `and ${left} more`, isSearch && beyond && `${beyond} more are not searched`];
   find(".hint", unplaced).textContent = rest.filter(Boolean).join("; ");
+}
+
+// A line of pods has the first that is looked for as its link, and counts the others that are.
+function lead(line) {
+  const [first, ...others] = line.found, link = find("a", line), more = find(".more", line);
+  line.hidden = false;
+  link.textContent = link.dataset.pod = first;
+  link.href = `/pod/${first}`;
+  if (!more) return;
+  more.hidden = !others.length;
+  find("span", more).textContent = others.length;
 }
 
 function filter() {
