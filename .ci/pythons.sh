@@ -36,8 +36,8 @@ make_environment() {
   if [ "$directory/.installed" -nt .ci/constraints.txt ]; then return; fi
   rm -rf "$directory"
   "$found" -m venv --without-pip "$directory"
-  # By uv, which links the files of its cache: pip takes a minute to unpack them.
-  install=(.venv/bin/uv pip install --quiet --python "$directory/bin/python")
+  # By uv, which links the files of its cache: pip takes a minute to unpack them. It trusts whom the system trusts, as pip does.
+  install=(.venv/bin/uv pip install --quiet --system-certs --python "$directory/bin/python")
   if ! said=$("${install[@]}" --no-build --require-hashes -r .ci/constraints.txt 2>&1); then
     echo "$said" >&2
     if grep -Eq "has no (usable wheels|wheels with a matching)" <<<"$said"; then exit 3; fi
