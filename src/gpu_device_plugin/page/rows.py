@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpu_device_plugin.domain.grants.node_annotations import fault_reason
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.kubernetes.objects.survey_objects import SurveyedNode
@@ -108,7 +109,7 @@ class CardRow:
     def warning(self) -> str:
         """Why a new pod gets nothing of what is free; empty where it may."""
         if not self.card.is_healthy:
-            return ": ".join(filter(None, ("unhealthy", self.card.fault.partition(" ")[0])))
+            return ": ".join(filter(None, ("unhealthy", fault_reason(self.card.fault))))
         return "no compute left" if self.is_stranded else ""
 
 

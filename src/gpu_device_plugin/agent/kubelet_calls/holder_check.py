@@ -61,10 +61,11 @@ class HolderCheck:
         asked = [(grant, call.must_include) for grant in holders]
         asked += [(grant, grant.all_ids) for grant in sharing if not grant.holder.claim]
         noted = self._pods_in_checkpoint(call.must_include)
-        for pod, held in (await self._held(noted)).items():
-            if held and call.must_include & held:
+        told = await self._held({*(grant.pod for grant, _ in asked), *noted})
+        for pod in noted:
+            if call.must_include & (told[pod] or _NOTHING):
                 raise _double_booked(pod)
-        answers = await self._held_or_noted({grant.pod for grant, _ in asked})
+        answers = self._or_noted(told)
         confirmed = {g.slice_id for g, ids in asked if ids & answers[g.pod]}
         for grant in holders:
             if grant.slice_id in confirmed:
@@ -82,9 +83,12 @@ class HolderCheck:
                 )
 
     def _is_lost(self, grant: Grant, shown: frozenset[str]) -> bool:
+        return (not shown or self._has_ended(grant.pod)) and self.snapshots.runs(grant)
+
+    def _has_ended(self, pod: PodRef) -> bool:
+        """Whether the API server says so; before it has shown any pod, it says nothing."""
         specs = self.specs()
-        is_other = bool(specs) and is_over(grant.pod, specs)
-        return (not shown or is_other) and self.snapshots.runs(grant)
+        return bool(specs) and is_over(pod, specs)
 
     def least_used(self, ledger: Ledger, free: frozenset[str], size: int) -> frozenset[str]:
         """Of units that the kubelet offers, the first of these that are enough.
@@ -124,19 +128,19 @@ class HolderCheck:
         asked = list(pods)
         return dict(zip(asked, await asyncio.gather(*map(self._held_by, asked)), strict=True))
 
-    async def _held_or_noted(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str]]:
-        """The same; by the checkpoint where Get does not answer, but for pods that have ended by the API server.
+    def _or_noted(
+        self, told: Mapping[PodRef, frozenset[str] | None]
+    ) -> Mapping[PodRef, frozenset[str]]:
+        """By the checkpoint where Get does not answer, but for pods that have ended by the API server.
 
         Those the checkpoint names until it is written again.
         """
-        told, specs = self._told_by_checkpoint(), self.specs()
+        by_uid = self._told_by_checkpoint() if None in told.values() else {}
 
         def noted(pod: PodRef) -> frozenset[str]:
-            is_ended = bool(specs) and is_over(pod, specs)
-            return _NOTHING if is_ended else told.get(pod.uid, _NOTHING)
+            return _NOTHING if self._has_ended(pod) else by_uid.get(pod.uid, _NOTHING)
 
-        answers = await self._held(pods)
-        return {pod: noted(pod) if held is None else held for pod, held in answers.items()}
+        return {pod: noted(pod) if held is None else held for pod, held in told.items()}
 
     async def _held_by(self, pod: PodRef) -> frozenset[str] | None:
         listed = await self._listed(pod)

@@ -85,11 +85,12 @@ class Witnesses:
             )
             return has_others and all(units.ids.isdisjoint(grant.all_ids) for units in its)
 
-        living = ledger.grants.keys() - self._gone(
-            ledger
-        )  # what a gone pod of the same name had is its own
-        grants = {key: ledger.grants[key] for key in living}
-        return frozenset(k for k, g in grants.items() if not g.holder.claim and is_superseded(g))
+        # What a gone pod of the same name had is its own.
+        return frozenset(
+            key
+            for key, grant in ledger.grants.items()
+            if not grant.holder.claim and is_superseded(grant) and not self._is_gone(grant)
+        )
 
     def displaced(self, ledger: Ledger) -> frozenset[str]:
         """Those of pods that are gone of whose units the kubelet has given some to another, whatever its name."""
