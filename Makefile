@@ -122,7 +122,7 @@ bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
 	@$(BIN)/python -m tools.gpu
 
-COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --universal
+COMPILE := $(BIN)/uv pip compile --quiet --system-certs --generate-hashes --no-emit-index-url --no-header --universal
 
 lock: $(STAMP) ## Write .ci/constraints.txt and the lists of test clients again
 	@$(COMPILE) --all-extras --group build --group dev --python-version 3.11 pyproject.toml -o .ci/constraints.txt

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tools.bench.openb.ranking import Choice, Chooser, Ranking
 from tools.bench.openb.scheduler import POINT, Cluster
 from tools.bench.openb.trace import Filled, Node, Pod
-from tools.bench.openb.workload import Shape, has_room, with_pod
+from tools.bench.openb.workload import Shape, fitting_cards, has_room, with_pod
 
 from gpu_device_plugin.controller.scheduler_extender import MOST_NODES
 from gpu_device_plugin.domain.fractions.fragmentation import (
@@ -41,8 +41,7 @@ def served_fgd() -> Chooser:
             lost = unusable_share((free - shape.card_milli,)) - unusable_share((free,))
             return lost, free, card
 
-        fitting = [n for n, free in enumerate(room.cards) if free >= max(shape.card_milli, 1)]
-        cards = tuple(sorted(sorted(fitting, key=order)[: shape.cards]))
+        cards = tuple(sorted(sorted(fitting_cards(room, shape), key=order)[: shape.cards]))
         return Choice(grade_placement(room, with_pod(room, shape, cards)), cards)
 
     return chooser

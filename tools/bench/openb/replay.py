@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tools.bench.openb.ranking import Choice, Chooser, Ranking, candidates
 from tools.bench.openb.trace import Filled, Node, Pod
-from tools.bench.openb.workload import Shape, Workload, has_room, with_pod
+from tools.bench.openb.workload import Shape, Workload, fitting_cards, has_room, with_pod
 
 from gpu_device_plugin.domain.fractions.fragmentation import NodeRoom
 
@@ -74,8 +74,7 @@ def at_random(_: Sequence[Pod]) -> tuple[Chooser, bool]:
     def chooser(room: NodeRoom, shape: Shape) -> Choice | None:
         if not has_room(room, shape):
             return None
-        fitting = [n for n, free in enumerate(room.cards) if free >= max(shape.card_milli, 1)]
-        return Choice(0.0, tuple(drawn.sample(fitting, shape.cards)))
+        return Choice(0.0, tuple(drawn.sample(fitting_cards(room, shape), shape.cards)))
 
     return chooser, True
 
@@ -117,5 +116,4 @@ def mix(pods: Sequence[Pod]) -> Counter[Shape]:
 
 def _fullest(room: NodeRoom, shape: Shape) -> tuple[int, ...]:
     """The fullest cards that fit."""
-    fitting = [n for n, free in enumerate(room.cards) if free >= max(shape.card_milli, 1)]
-    return tuple(sorted(fitting, key=lambda n: room.cards[n])[: shape.cards])
+    return tuple(sorted(fitting_cards(room, shape), key=lambda n: room.cards[n])[: shape.cards])

@@ -27,6 +27,11 @@ def has_room(room: NodeRoom, shape: Shape) -> bool:
     return sum(free >= shape.card_milli for free in room.cards) >= shape.cards
 
 
+def fitting_cards(room: NodeRoom, shape: Shape) -> list[int]:
+    """The cards (by index) that have what a pod of this shape takes of each."""
+    return [n for n, free in enumerate(room.cards) if free >= max(shape.card_milli, 1)]
+
+
 def with_pod(room: NodeRoom, shape: Shape, cards: Iterable[int]) -> NodeRoom:
     """The room that a pod of this shape leaves on these cards (by index)."""
     left = list(room.cards)
