@@ -3,7 +3,7 @@
 #
 #   pythons.sh list               a word each, VERSION:PATH; not that of .venv
 #   pythons.sh make VERSION PATH  an environment of its own, build/pythons/VERSION; 3: a dependency has no wheel for it
-#   pythons.sh test VERSION       in it, a short set of the tests
+#   pythons.sh test VERSION       in it, a short set of the tests: tests/agent is divided between these Pythons
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,7 +55,12 @@ for module in pkgutil.walk_packages(package.__path__, "gpu_device_plugin."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 PY
-  PYTHON=$python tests/run.sh tests/{settings,domain,agent,kubelet,hostile,histories}
+  # tests/agent starts hundreds of agents and takes longer than the other folders together.
+  local agent=(tests/agent/test_*.py) others part=() index=0 n
+  mapfile -t others < <(list)
+  while [[ ${others[index]} != "$1":* ]]; do index=$((index + 1)); done
+  for ((n = index; n < ${#agent[@]}; n += ${#others[@]})); do part+=("${agent[n]}"); done
+  PYTHON=$python tests/run.sh tests/{settings,domain,kubelet,hostile,histories} "${part[@]}"
 }
 
 case ${1:-} in
