@@ -60,8 +60,9 @@ def _given_twice(node: Node, found: list[Hold]) -> Iterator[str]:
     noted = _noted(node)
     for hold in found:
         life = hold.life
-        if not hold.is_fraction and life.is_forgotten and life.pod.uid not in noted:
-            continue  # it was lost before a reconcile pass noted what the kubelet had chosen
+        is_unnoted = not hold.is_fraction and life.pod.uid not in noted
+        if life.is_forgotten and (is_unnoted or node.past.was_damaged):
+            continue  # kubelet and agent have lost it, or no reconcile pass had noted it: nobody can tell
         if owner.setdefault(hold.unit, hold.life.pod.uid) != hold.life.pod.uid:
             yield f"unit {hold.unit} is held by {owner[hold.unit]} and by {hold.life.pod.uid}"
         by_card.setdefault(card_of_device(node, hold.device), []).append(hold)

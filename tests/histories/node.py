@@ -67,6 +67,7 @@ class Past:
         answers_since: Since when the driver answers; inf while it does not.
         delays: How much later that may be noticed, because something else is slow, by UUID.
         failed_at: When NVML was last seen to fail for a card, by UUID.
+        sockets_wiped_at: When somebody last removed the plugin's sockets.
     """
 
     read_grants: tuple[object, tuple[Grant, ...]] = (None, ())
@@ -85,6 +86,7 @@ class Past:
     answers_since: float = 0.0
     delays: dict[str, float] = field(default_factory=dict)
     failed_at: dict[str, float] = field(default_factory=dict)
+    sockets_wiped_at: float = -1.0
 
 
 class Node:

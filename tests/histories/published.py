@@ -15,7 +15,7 @@ from typing import Any
 from tests.histories.driver import SimulatedCard
 from tests.histories.node import NODE_PATH, Node
 from tests.histories.pods import Life, path_of
-from tests.histories.quiet import possible_modes, waits
+from tests.histories.quiet import noted_devices, possible_modes, waits
 from tests.histories.shapes import CORE, MEM
 from tests.histories.truth import against_the_rules, grants, holds
 
@@ -122,7 +122,7 @@ def _card(
     node: Node, card: SimulatedCard, entry: dict[str, Any] | None, *, is_offered: bool
 ) -> Iterator[str]:
     devices = {hold.device for hold in holds(node) if not hold.is_fraction}
-    is_as_it_was = not devices.isdisjoint({card.uuid, *card.all_instances})
+    is_as_it_was = not (devices | noted_devices(node)).isdisjoint({card.uuid, *card.all_instances})
     is_certain = not waits(node, card.uuid) and not is_as_it_was
     if entry is None:
         if is_offered and is_certain:

@@ -55,8 +55,7 @@ def disagreements(node: Node) -> Iterator[str]:
 def _not_granted(node: Node, life: Life, mine: list[Grant]) -> Iterator[str]:
     has = held(node, life)
     # What a call that was cut off left of a grant ends in the second pass of a settled kubelet.
-    up = node.machine.loop.now - node.kubelet_since
-    is_early = up < KUBELET_SETTLE_SECONDS + 2 * ABSENT_SECONDS
+    is_early = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + 2 * ABSENT_SECONDS)
     for grant in mine:
         if not grant.holder.is_handed_on:
             ids = {r: set(grant.ids(r)) for r in {MEM, CORE, *grant.units}}
@@ -83,7 +82,8 @@ def _of_card(node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit) -> se
     """What it may offer; while somebody holds any of it, it is as it was when that was given."""
     if not card.is_well:
         return {_NOTHING}
-    is_held = any(card_of_device(node, hold.device) == card.uuid for hold in holds(node))
+    devices = {hold.device for hold in holds(node)} | noted_devices(node)
+    is_held = card.uuid in {card_of_device(node, device) for device in devices}
     configurations = node.past.configurations[0 if is_held else -1 :] or ["whole"]
     found = {_cut(node, card, mode, unit, name) for name in configurations}
     if waits(node, card.uuid) or (is_held and node.past.configurations):
@@ -92,6 +92,16 @@ def _of_card(node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit) -> se
         found |= {(0, 0, 0, amount, 0) for amount in range(_MOST_HELD)}
         found |= {(0, 0, 0, 0, amount) for amount in range(_MOST_HELD)}
     return found
+
+
+def noted_devices(node: Node) -> set[str]:
+    """Of grants, while List may be short and until the pass after it: a pod rejected since may still hold them."""
+    is_unsure = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + ABSENT_SECONDS)
+    return {device for grant in grants(node) for device in grant.devices if is_unsure}
+
+
+def _is_up_less_than(node: Node, seconds: float) -> bool:
+    return node.machine.loop.now - node.kubelet_since < seconds
 
 
 def _cut(

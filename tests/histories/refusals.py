@@ -153,6 +153,8 @@ class Refusals:
         life, node = refusal.life, self.node
         if _broke_off(life.message) and node.agent_ended_at >= life.asked_at:
             return "the agent ended meanwhile"
+        if _broke_off(life.message) and node.past.sockets_wiped_at >= life.asked_at:
+            return "the plugin's sockets were removed meanwhile"  # a kubelet ends the calls with the list
         holds = _EXCUSES.get(refusal.reason)
         return refusal.reason if holds is not None and holds(node, life) else ""
 

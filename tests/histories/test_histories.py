@@ -130,6 +130,46 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("card_asks_for_reset", 40.0, {"card": 1, "seconds": 70.0}),
         ),
     ),
+    "a kubelet that has just started takes nothing back from pods that were deleted meanwhile": (
+        605,
+        (
+            Step("create", 0.3, {"pod": 3, "shape": "plain"}),
+            Step("create", 1.0, {"pod": 4, "shape": "sidecar"}),
+            Step("create", 0.0, {"pod": 5, "shape": "small"}),
+            Step("create", 0.3, {"pod": 6, "shape": "small"}),
+            Step("region_grown", 40.0, {"pod": 6}),
+            Step("restart_kubelet", 0.0, {"away": 1.6, "late": 4.07, "has_get": False}),
+            Step("swap", 40.0, {"one": 6, "other": 3, "grace": 0.0, "by_force": True}),
+        ),
+    ),
+    "a pod whose init container is known by its units alone asks for nothing more": (
+        2735,
+        (
+            Step("create", 0.3, {"pod": 2, "shape": "alone"}),
+            Step("api_compacts", 0.0),
+            Step("replace", 20.0, {"pod": 0, "shape": "alone, init", "is_new_name": True}),
+            Step("replace", 40.0, {"pod": 2, "shape": "alone, init", "is_new_name": False}),
+        ),
+    ),
+    "a card was cut, and the node has booted since: its pod was rejected a minute ago": (
+        1894,
+        (
+            Step("nvidia", 2.0),
+            Step("create", 0.0, {"pod": 5, "shape": "static"}),
+            Step("card_cut", 20.0, {"card": 0, "instances": 3}),
+            Step("reboot", 0.2, {"seconds": 20.0}),
+        ),
+    ),
+    "all cards have gone to MIG mode, and their pods have ended": (
+        0,
+        (
+            Step("create", 8.0, {"pod": 1, "shape": "small"}),
+            Step("card_cut", 0.0, {"card": 0, "instances": 3}),
+            Step("card_cut", 20.0, {"card": 1, "instances": 3}),
+            Step("reboot", 60.0, {"seconds": 20.0}),
+            Step("quiet"),
+        ),
+    ),
     "a kubelet has lost its checkpoint, and another pod that asks the same starts": (
         961,
         (

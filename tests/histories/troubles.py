@@ -301,6 +301,7 @@ def sockets_wiped(node: Node) -> None:
     for path in node.kubelet.plugin_dir.glob("*.sock"):
         if path.name != "kubelet.sock":
             path.unlink()
+    node.past.sockets_wiped_at = node.machine.loop.now
     node.disturb(5.0)
 
 

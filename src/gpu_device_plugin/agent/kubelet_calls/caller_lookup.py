@@ -13,7 +13,7 @@ import structlog
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.lifetime import Witnesses
+from gpu_device_plugin.domain.grants.lifetime import Witnesses, not_taken_back
 from gpu_device_plugin.domain.node.pods import ContainerKind, ListedPod, PodKey, PodRef, PodRequest
 from gpu_device_plugin.domain.scheme_registry import EVERYTHING, Scope
 from gpu_device_plugin.domain.wording import few
@@ -92,8 +92,9 @@ class CallerLookup:
         session: Caller | None,
         scope: Scope = EVERYTHING,
         admitting: PodRef | None = None,
+        offered: frozenset[str] | None = None,
     ) -> FoundCaller:
-        """Who makes this call. UnknownPodError: nobody can tell safely."""
+        """Who makes this call; the kubelet offers these units. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
         specs = await self._specs_for(listed, call)
         # One that held units, holds none and has no spec is another: a static pod's file was edited.
@@ -108,6 +109,8 @@ class CallerLookup:
         caller = find_caller(call, mine, known, own, seen, session, admitting)
         witnesses = self.sources.witnesses(listed, specs)
         self._over = witnesses.over(self._live.ledger)
+        if offered is not None:
+            self._over -= not_taken_back(self._live.ledger, self._over, call.resource, offered)
         left = witnesses.left_running(self._live.ledger)
         self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
         return FoundCaller(caller, *scope.parts(self.living), _held(caller, listed))

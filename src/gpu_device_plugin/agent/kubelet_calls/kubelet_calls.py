@@ -118,7 +118,7 @@ class KubeletCalls:
         known = self._open(call.resource)
         check_device_plugin_serves(view, known)
         scope, session = self.schemes.scope(scheme), known.caller if known else None
-        found = await self.caller_lookup.identify(call, session, scope, self._admitting())
+        found = await self.caller_lookup.identify(call, session, scope, self._admitting(), free)
         self._calls = replace(self._calls, caller=found.caller)
         offer = Offer(call, free, found.live, found.others, held=found.held)
         try:

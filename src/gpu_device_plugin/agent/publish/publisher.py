@@ -178,8 +178,9 @@ class Publisher:
         known = {pod.uid for pod in by_pod}
         self._published = {uid: self._published[uid] for uid in known & self._published.keys()}
         self._holdings = {uid: self._holdings[uid] for uid in known & self._holdings.keys()}
-        # Before cards and pods are known, what an agent before this one said still counts.
-        if not state.mark and state.cards and self.cluster.is_synced():
+        # Before cards and pods are known, what an agent before this one said still counts; none is known too.
+        is_answered = bool(state.cards or self.driver().driver)
+        if not state.mark and is_answered and self.cluster.is_synced():
             self._tell_holdings(by_pod)
 
     def _annotations(

@@ -140,7 +140,9 @@ def _asks(call: Call, spec: PodRequest, entry: ListedPod, ledger: Ledger) -> Cal
 
     def held(container: ContainerRequest) -> Mapping[str, object]:
         if container.kind is ContainerKind.INIT:  # which List does not show
-            return _granted(ledger, spec.ref, container)
+            later = spec.containers[spec.containers.index(container) + 1 :]
+            is_past = any(any(entry.held.get(each.name, {}).values()) for each in later)
+            return container.amounts if is_past else _granted(ledger, spec.ref, container)
         return entry.held.get(container.name, {})
 
     return _first_lacking(spec, call, held)

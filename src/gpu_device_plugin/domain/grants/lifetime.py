@@ -162,6 +162,18 @@ class Witnesses:
         return any(not each.ids.isdisjoint(grant.all_ids) for each in entries)
 
 
+def not_taken_back(
+    ledger: Ledger, over: frozenset[str], resource: str, offered: frozenset[str]
+) -> frozenset[str]:
+    """Those of `over` of whose units of `resource` the kubelet offers none, and nobody else has any.
+
+    It takes back all that a pod held at once, and in the seconds after its start nothing from anybody.
+    """
+    elsewhere = offered | ledger.release(over).ids() if over else offered
+    held = {key: frozenset(ledger.grants[key].ids(resource)) for key in over}
+    return frozenset(key for key, ids in held.items() if ids and ids.isdisjoint(elsewhere))
+
+
 def is_settled(since: float | None, now: float) -> bool:
     """Whether a kubelet whose kubelet.sock appeared then lists all its pods; None: it is away."""
     return since is not None and now - since >= KUBELET_SETTLE_SECONDS
