@@ -142,18 +142,6 @@ def test_a_demo_that_is_ended_leaves_nothing(tmp: Path, number: signal.Signals, 
     assert_nothing_is_left(tmp)
 
 
-@sweep("chapter", ["Pods ask", "CUDA_ERROR_OUT_OF_MEMORY"])
-def test_agents_and_programs_end_with_a_demo_that_is_killed(tmp: Path, chapter: str) -> None:
-    """SIGKILL leaves no time for anything; files stay, processes do not."""
-    with playing(tmp) as process:
-        read_until(process, chapter)
-        assert users(tmp)
-        process.kill()
-        process.wait()
-
-    assert_no_process(tmp)
-
-
 def test_an_agent_that_ends_fails_the_demo(tmp: Path) -> None:
     """Exit code 1, and the end of its log."""
     with playing(tmp) as process:
@@ -166,19 +154,6 @@ def test_an_agent_that_ends_fails_the_demo(tmp: Path) -> None:
     assert process.returncode == 1, output
     assert "the agent has ended with exit code -9" in output
     assert_nothing_is_left(tmp)
-
-
-def test_a_path_too_long_for_sockets_is_named(tmp: Path) -> None:
-    """Instead of an error of a library deep below."""
-    long = tmp / ("x" * 60)
-    long.mkdir()
-
-    with playing(long) as process:
-        output, _ = process.communicate(timeout=SECONDS)
-
-    assert process.returncode == 1
-    assert "TMPDIR" in output
-    assert_nothing_is_left(long)
 
 
 BROKEN = """

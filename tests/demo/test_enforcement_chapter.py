@@ -1,18 +1,16 @@
 """The promise: a share that is not kept is told, and a machine without the libraries is no error."""
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from tools.demo import enforcement_chapter, gpu_program
+from tools.demo import gpu_program
 from tools.demo.demo_node import DemoNode, Surroundings
 from tools.demo.demo_output import Promises, Teller
-from tools.demo.demo_pods import CORE_MEM_NODE, FIRST, PROFILE
-from tools.demo.enforcement_chapter import GpuProcess, environment, node_environment, run_in_slices
+from tools.demo.demo_pods import CORE_MEM_NODE, PROFILE
+from tools.demo.enforcement_chapter import GpuProcess, node_environment, run_in_slices
 from tools.harness.api_server import StandInApiServer
-from tools.harness.kubelet_pods import ContainerStart
 
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.errors import EdgeError
@@ -58,61 +56,6 @@ async def test_without_the_driver_the_chapter_is_left_out(
     text = await told(node, tmp_path, capsys)
 
     assert "Left out: the simulated libcuda.so.1 is not built here" in text
-
-
-async def test_inside_a_slice_the_chapter_is_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its own limits would count there, not those of the demo."""
-    monkeypatch.setattr(enforcement_chapter, "CONFIG_DIR", str(tmp_path))
-    node = demo_node(tmp_path, is_isolated=True)
-    (tmp_path / "cards" / "libcuda.so.1").touch()
-
-    assert f"Left out: {tmp_path} is here" in await told(node, tmp_path, capsys)
-
-
-@pytest.mark.parametrize(("percent", "seen"), [(34.9, "30 % +- 5"), (24.9, "24.9 %")])
-def test_a_share_is_told_by_its_figure_where_it_is_off(percent: float, seen: str) -> None:
-    """Within the tolerance it is what was promised."""
-    assert enforcement_chapter._share_promise("it gets", FIRST, percent) == (
-        "it gets",
-        "30 % +- 5",
-        seen,
-    )
-
-
-def test_a_container_is_shown_its_own_files_and_no_others(tmp_path: Path) -> None:
-    """Each where the library looks for it below GPUSLICE_ROOT."""
-    card = "/run/gpu-device-plugin/cards/GPU-1"
-    inside = {
-        "/run/gpu-device-plugin/config": (f"{tmp_path}/c", True),
-        "/run/gpu-device-plugin/state/region": (f"{tmp_path}/r", False),
-        card: (f"{tmp_path}/g", True),
-        f"{card}/slice": (f"{tmp_path}/g/slice", False),
-        "/usr/local/lib/gpu-device-plugin/libgpuslice.so": (f"{tmp_path}/l.so", True),
-        "/etc/ld.so.preload": (f"{tmp_path}/p", True),
-    }
-    root = tmp_path / "shown"
-
-    env = environment(ContainerStart({"A": "b"}, inside, {}, frozenset()), tmp_path / "d", root)
-
-    links = {
-        path.relative_to(root): path.readlink() for path in root.rglob("*") if path.is_symlink()
-    }
-    assert links == {
-        Path("config"): tmp_path / "c",
-        Path("state/region"): tmp_path / "r",
-        Path("cards/GPU-1"): tmp_path / "g",
-    }
-    assert env == {
-        "A": "b",
-        "PATH": os.defpath,
-        "LD_LIBRARY_PATH": f"{tmp_path}/d",
-        "GPU_SIMULATOR_CONTEXT_MIB": "239",
-        "GPU_SIMULATOR_CLOCK_PERMILLE": "0",
-        "LD_PRELOAD": f"{tmp_path}/l.so",
-        "GPUSLICE_ROOT": str(root),
-    }
 
 
 async def test_a_program_that_ends_is_told_with_what_it_said(tmp_path: Path) -> None:

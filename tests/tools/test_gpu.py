@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import pytest
 from tests.isolation.test_limit_hook import cgroup_tree
 from tools.bench.machine import Machine
-from tools.bench.report import chapter_text, kept_section, with_section, write
+from tools.bench.report import kept_section, with_section, write
 from tools.bench.rows import Chapter, Row
 from tools.gpu import compute, limits, memory, report
 from tools.gpu.card import Card, chosen
-from tools.gpu.kept import Kept, limited
-from tools.gpu.place import CheckError, Place
+from tools.gpu.kept import Kept
+from tools.gpu.place import Place
 from tools.gpu.simulated import simulated_base
 
 ROOT = Path(__file__).parents[2]
@@ -173,21 +172,6 @@ def test_the_idlest_card_is_measured_that_processes_may_share() -> None:
     assert uuid("GPU-a,GPU-b") is None
 
 
-def test_a_chapter_that_takes_too_long_is_ended() -> None:
-    """Else one that hangs would take the time of all others."""
-    with pytest.raises(CheckError, match="ended after"), limited(0.01):
-        threading.Event().wait(20)
-
-
-def test_what_a_run_carries_is_small() -> None:
-    """A lent machine gets the tree and the built libraries: less than 64 MiB."""
-    folders = ("src", "tests", "tools", "docs", "build/native")
-    files = (path for name in folders for path in (ROOT / name).rglob("*"))
-    carried = sum(path.stat().st_size for path in files if path.is_file())
-
-    assert carried < 64 * MIB
-
-
 @pytest.mark.usefixtures("built")
 def test_a_library_that_keeps_no_cap_fails() -> None:
     """With another library preloaded nothing is capped: memory and names say so, the status too."""
@@ -216,36 +200,6 @@ def test_a_simulated_card_is_never_taken_for_a_real_one(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "the driver here is the simulated one" in done.stdout
     assert not document.exists()
-
-
-@pytest.mark.parametrize(
-    ("percent", "part", "is_met"),
-    [(30, 0.279, False), (30, 0.281, True), (30, 0.321, False), (90, 0.92, True)],
-)
-def test_a_share_may_be_two_points_off(percent: int, part: float, *, is_met: bool) -> None:
-    """Too much is as wrong as too little."""
-    assert compute.share_row("work", percent, part).is_met is is_met
-
-
-@pytest.mark.parametrize(("ratio", "is_met"), [(0.284, False), (0.286, True)])
-def test_a_twentieth_of_the_throughput_may_be_lost(ratio: float, *, is_met: bool) -> None:
-    """Of 30 % of what is completed without a cap, 28.5 must be left."""
-    assert compute.kept_row("work", 30, ratio).is_met is is_met
-
-
-def test_rows_that_differ_in_their_cap_alone_stand_in_one_line_of_the_table() -> None:
-    """With every figure; it is missed where one of them is, also beside one without a verdict."""
-    shares = [compute.share_row("a stream", cap, part) for cap, part in ((10, 0.1), (30, 0.4))]
-    shares += [replace(shares[1], what="a stream, 50 %: the card's time", is_met=None)]
-    others = [Row("the same", "", figure) for figure in ("1 s", "2 s")]
-    text = chapter_text(Chapter("Shares", "What for.", (*shares, *others)))
-
-    told = (
-        "a stream, 10 %, 30 %, 50 %: the card's time | 10 ± 2 %; 30 ± 2 % | 10.0 %, 40.0 %, 40.0 % "
-        "| **missed** |"
-    )
-    assert f"| {told}\n" in text
-    assert "| the same |  | 1 s |  |\n| the same |  | 2 s |  |\n" in text
 
 
 def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None:
