@@ -1,26 +1,12 @@
 """The wall clock may jump: no grant ends by it, no card comes back by it, nothing stalls."""
 
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tools.harness.rig import CORE, COUNT, MEM, running_rig, slice_of, until
 
-HERE = Path(__file__).parent
 HOUR = 3600
 RECOVERY_SECONDS = 1800  # less than the jump, more than any machine needs for the test
-
-
-@pytest.fixture(scope="module")
-def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The jumping clock, compiled by the system's compiler or by zig."""
-    library = tmp_path_factory.mktemp("clock") / "clock.so"
-    compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
-    source = str(HERE / "clock.c")
-    subprocess.run([*compiler, "-shared", "-fPIC", "-o", library, source], check=True)
-    return library
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["forward", "back"])

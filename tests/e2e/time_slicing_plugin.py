@@ -1,6 +1,6 @@
-"""A stand-in of NVIDIA's device plugin with time-slicing: replicas of a card under NVIDIA's name.
+"""A stand-in of NVIDIA's device plugin with time-slicing: replicas of a card under NVIDIA's name, or another plugin's.
 
-python -m tests.e2e.time_slicing_plugin DIRECTORY REPLICAS   (the kubelet's device-plugins)
+python -m tests.e2e.time_slicing_plugin DIRECTORY REPLICAS [RESOURCE SOCKET]   (the kubelet's device-plugins)
 """
 
 import asyncio
@@ -16,6 +16,8 @@ from gpu_device_plugin.kubelet.registration import register
 
 RESOURCE = "nvidia.com/gpu"
 SOCKET = "nvidia-gpu.sock"
+GPUSHARE = ("aliyun.com/gpu-mem", "aliyungpushare.sock")
+"""Alibaba Cloud's open plugin: the name and the socket."""
 
 
 class TimeSlicing:
@@ -52,16 +54,25 @@ class TimeSlicing:
         return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", table)
 
 
-async def serve(directory: Path, replicas: int) -> None:
-    """Register, and serve until killed."""
+async def start(
+    directory: Path, replicas: int, resource: str = RESOURCE, socket: str = SOCKET
+) -> grpc.aio.Server:
+    """A server that is registered."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((TimeSlicing(replicas).handlers(),))
-    (directory / SOCKET).unlink(missing_ok=True)
-    server.add_insecure_port(f"unix:{directory / SOCKET}")
+    (directory / socket).unlink(missing_ok=True)
+    server.add_insecure_port(f"unix:{directory / socket}")
     await server.start()
-    await register(directory / "kubelet.sock", RESOURCE, SOCKET, pb.DevicePluginOptions())
+    await register(directory / "kubelet.sock", resource, socket, pb.DevicePluginOptions())
+    return server
+
+
+async def serve(*arguments: str) -> None:
+    """Register, and serve until killed."""
+    directory, replicas, *names = arguments
+    server = await start(Path(directory), int(replicas), *names)
     await server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(serve(*sys.argv[1:]))

@@ -4,7 +4,7 @@ It behaves as kubelet 1.36 was observed to, inconvenient habits included: random
 resources, no deadlines, partial allocations that stay, and a plugin that is gone is never
 dialled again. It shares nothing with the plugin's side but the generated messages.
 
-The stand-in kubelet's PodResources server: List and Get, limited as the real one.
+The stand-in kubelet's PodResources server: List, Get and GetAllocatableResources, limited as the real one.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ _BURST = 10.0
 class PodResourcesServer:
     """Tells which active pod holds what; a pod being admitted is active already.
 
-    A kubelet before 1.34 has no Get (`has_get`), and lists finished pods too (`lists_finished`).
+    A kubelet before 1.34 has no Get (`has_get`), and lists finished pods too (`lists_finished`). One in trouble does not
+    tell what it is served (`tells_served`).
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class PodResourcesServer:
         self.has_get = True
         self.lists_finished = False
         self.lists = 0
+        self.tells_served = True
+        self.asked_for_served = 0
         self._socket = socket
         self._active = active
         self._known = known
@@ -70,7 +73,10 @@ class PodResourcesServer:
         self.book = book
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
-        calls: dict[str, tuple[Any, Any]] = {"List": (self._list, pb.ListPodResourcesRequest)}
+        calls: dict[str, tuple[Any, Any]] = {
+            "List": (self._list, pb.ListPodResourcesRequest),
+            "GetAllocatableResources": (self._healthy, pb.AllocatableResourcesRequest),
+        }
         if self.has_get:
             calls["Get"] = (self._get, pb.GetPodResourcesRequest)
         self._server = await serve(self._socket, "v1.PodResourcesLister", calls)
@@ -98,6 +104,18 @@ class PodResourcesServer:
                 grpc.StatusCode.UNKNOWN, f"pod {wanted[1]} in namespace {wanted[0]} not found"
             )
         return pb.GetPodResourcesResponse(pod_resources=self._messages(found)[0])
+
+    async def _healthy(self, _request: Any, context: Any) -> pb.AllocatableResourcesResponse:
+        await self._count(context)
+        self.asked_for_served += 1
+        if not self.tells_served:
+            await context.abort(grpc.StatusCode.INTERNAL, "not now")
+        devices = [
+            pb.ContainerDevices(resource_name=resource, device_ids=[each])
+            for resource, ids in self.book.healthy.items()
+            for each in sorted(ids)
+        ]
+        return pb.AllocatableResourcesResponse(devices=devices)
 
     async def _count(self, context: Any) -> None:
         now = self._clock()

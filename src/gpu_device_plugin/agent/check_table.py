@@ -128,7 +128,7 @@ def _disk_checks(of: Wiring) -> Sequence[Check[Awaitable[str | None]]]:
 def _disk_work(of: Wiring) -> Sequence[Callable[[], Awaitable[None]]]:
     """Work that may wait for a disk or a socket, before those checks."""
     return (
-        of.node_follower.dial_other_plugins,
+        of.other_plugin_search.run,
         partial(_keep_state_directory, of),
         of.library.run,
         of.features.run,

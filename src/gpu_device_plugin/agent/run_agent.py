@@ -26,6 +26,7 @@ from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.domain.cards.nvml_reports import DriverChanged
 from gpu_device_plugin.domain.grants.card_numbers import known_numbers
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
+from gpu_device_plugin.domain.node.other_plugins import OtherPlugins
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import storage_errors
 from gpu_device_plugin.settings.agent_settings import Settings
@@ -153,6 +154,7 @@ class Agent:
                 _log.warning("malformed XIDs of the settings are skipped", xids=chosen.malformed)
         if self._settings.allow_other_plugin:
             wiring.mode.note_foreign("")
+            wiring.mode.note_others(OtherPlugins(is_known=True), "")
         if self._settings.standalone:
             wiring.mode.serve_settings()
 
@@ -196,6 +198,8 @@ class Agent:
         wiring.mode.republish_if_waiting()
         wiring.schemes.check_size(wiring.node_store.read())
         await self._checks.has_checked.wait()
+        while not wiring.mode.others.is_known:
+            await asyncio.sleep(0.05)
         await wiring.reconciler.files.repair()
         self._checks.look()  # the first time neither cards nor mode may have been known
         wiring.node_store.subscribe(wiring.device_lists.publish)

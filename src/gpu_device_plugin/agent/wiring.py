@@ -27,6 +27,7 @@ from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
 from gpu_device_plugin.agent.node_checks.driver_limits_check import KEEPER_SOCKET, DriverLimitsCheck
 from gpu_device_plugin.agent.node_checks.node_checks import LayoutCheck
 from gpu_device_plugin.agent.node_checks.node_follower import NodeFollower
+from gpu_device_plugin.agent.node_checks.other_plugin_search import OtherPluginSearch
 from gpu_device_plugin.agent.node_checks.readiness import Readiness
 from gpu_device_plugin.agent.node_checks.withdrawal import Withdrawal
 from gpu_device_plugin.agent.node_edges import Edges, real_edges, simulated_driver
@@ -230,6 +231,16 @@ class Wiring:
             wall_seconds=edges.clock.wall_seconds,
             schemes=self.schemes,
         )
+        self.other_plugin_search = OtherPluginSearch(
+            self.settings,
+            self.mode,
+            self.cluster,
+            self.registrations,
+            edges.plugins,
+            edges.pods,
+            edges.resources,
+            edges.clock.boot_seconds,
+        )
 
     def _wire_calls(self) -> None:
         state = self.node_store.read
@@ -352,12 +363,7 @@ class Wiring:
             self.schemes.resources,
         )
         self.node_follower = NodeFollower(
-            self.cluster,
-            self.mode,
-            self.withdrawal,
-            self.node_store.read,
-            settings,
-            self.edges.plugins,
+            self.cluster, self.mode, self.withdrawal, self.node_store.read, settings
         )
         self.readiness = Readiness(
             self.node_store.read,

@@ -178,6 +178,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     is_from_label: bool = False  # whether the mode came from a label
     wished: str = ""  # mode of the settings at that time
     foreign: str = ""  # another plugin that serves these cards, or ""
+    others: list[str] = []  # resources by which another plugin shares these cards
     registered: list[str] = []  # resources that were ever registered here
     mps_root: str = ""  # directory of the MPS daemon that was configured last, or ""
     mig_profile: str | None = None

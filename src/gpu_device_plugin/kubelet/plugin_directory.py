@@ -23,6 +23,7 @@ from gpu_device_plugin.kubelet.unix_sockets import (
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_SECONDS = 1.0
 _PREFIX = "gpudp"
+ANY_SOCKET = "*.sock"
 _NVIDIAS = "nvidia-*.sock"
 _DIAL_SECONDS = 0.5
 _log = structlog.get_logger(__name__)
@@ -61,14 +62,18 @@ class PluginDirectory:
                 path.unlink(missing_ok=True)
                 _log.info("stale socket removed", socket=path.name)
 
-    async def other_plugins(self) -> tuple[str, ...]:
-        """Names of the sockets of NVIDIA's plugin that answer; our own are never named so.
+    async def other_plugins(self, pattern: str = _NVIDIAS) -> tuple[str, ...]:
+        """Names of the sockets, without ours and the kubelet's, that answer; those of NVIDIA's plugin if none are named.
 
         A stale file refuses the connection. One that cannot be dialled at all proves nothing.
         """
-        found = sorted(path for path in self.path.glob(_NVIDIAS) if is_socket(path))
+        found = sorted(path for path in self.path.glob(pattern) if self._is_other(path))
         answers = await asyncio.gather(*map(_accepts, found))
         return tuple(path.name for path, has in zip(found, answers, strict=True) if has)
+
+    def _is_other(self, path: Path) -> bool:
+        is_ours = path.name == KUBELET_SOCKET or path.name.startswith(f"{_PREFIX}-")
+        return not is_ours and is_socket(path)
 
     def subscribe(self, listener: asyncio.Event) -> None:
         """Set `listener` at every change in the directory, while `run` runs."""

@@ -1,7 +1,7 @@
 """The kubelet's PodResources: which pod holds which units."""
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -71,12 +71,20 @@ class PodResources:
             raise
         return found[0][1]
 
+    async def served(self) -> frozenset[str]:
+        """Every resource, also of others, of which a plugin that is connected now has healthy devices."""
+        request, answer = pb.AllocatableResourcesRequest(), pb.AllocatableResourcesResponse
+        found = await self._ask("GetAllocatableResources", request, answer.FromString)
+        return frozenset(each.resource_name for each in found.devices if each.device_ids)
+
     async def close(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
-    async def _ask(self, method: str, request: Any) -> Any:
+    async def _ask(
+        self, method: str, request: Any, read: Callable[[bytes], Any] | None = None
+    ) -> Any:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_SECONDS
         is_fresh = False
@@ -88,7 +96,7 @@ class PodResources:
             call = channel.unary_unary(
                 _SERVICE + method,
                 request_serializer=type(request).SerializeToString,
-                response_deserializer=self._read,
+                response_deserializer=read or self._read,
             )
             try:
                 return await call(request, timeout=max(0.001, deadline - loop.time()))

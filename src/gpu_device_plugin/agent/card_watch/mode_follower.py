@@ -35,8 +35,10 @@ from gpu_device_plugin.domain.node.modes import (
     parse_mode,
     parse_policy,
 )
+from gpu_device_plugin.domain.node.other_plugins import OtherPlugins
 from gpu_device_plugin.settings.agent_settings import Settings
 
+OTHERS_CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
 _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
 
 
@@ -61,7 +63,9 @@ class ModeFollower:
         self._unit: MemoryUnit | None = None
         self._is_from_label = False
         self._is_synced = False
-        self._foreign = self._answering = ""
+        self._foreign = self._answering = self._serving = ""
+        self.others = OtherPlugins()
+        """What the kubelet says of other plugins."""
         self.allocation_api_choice = AllocationApiChoice(
             self.settings, self._note, self.node_store.read().allocation_api
         )
@@ -91,6 +95,8 @@ class ModeFollower:
             self.node_store.update(mig_profile=content.mig_profile)
         self.allocation_api_choice.load(content.allocation_api)
         self.note_foreign(content.foreign)
+        others = OtherPlugins(frozenset(content.others), is_known=bool(content.registered))
+        self.note_others(others, "")
         if self._mode is not None and content.labels is not None:
             self._labels = content.labels
             self.republish()
@@ -117,6 +123,16 @@ class ModeFollower:
         """Another plugin answers on this node, or none (empty); every run finds out again."""
         self._answering = text
         self._check_foreign()
+
+    def note_others(self, others: OtherPlugins, sockets: str) -> None:
+        """Other plugins as the kubelet has them, remembered over a restart, and the sockets that answer where they are new."""
+        if others.names != self.others.names or sockets:
+            answering = f" (sockets that answer: {sockets})" if sockets else ""
+            names = ", ".join(sorted(others.names))
+            self._serving = f"another device plugin serves {names}{answering}; {OTHERS_CURE}"
+        self.others = others
+        self._check_foreign()
+        self.remember()
 
     def note_registered(self, resource: str) -> None:
         """The kubelet knows this resource by our registration; remembered, so that it is never foreign."""
@@ -224,7 +240,8 @@ class ModeFollower:
 
     def _check_foreign(self) -> None:
         """A node that is disabled gives nothing away: there another plugin is no fault."""
-        text = "" if self._mode is NodeMode.DISABLED else self._foreign or self._answering
+        text = self._foreign or self._answering or (self._serving if self.others.names else "")
+        text = "" if self._mode is NodeMode.DISABLED else text
         self.recorder.fault(self.node_store, "OtherPlugin", text or None)
 
     def _note(self, topic: str, reason: str, text: str | None) -> None:
@@ -246,6 +263,7 @@ class ModeFollower:
             is_from_label=self._is_from_label,
             wished=str(self.settings.mode),
             foreign=self._foreign,
+            others=sorted(self.others.names),
             registered=sorted(self.registered),
             mps_root=self.node_store.read().mps_root,
             mig_profile=self.node_store.read().mig_profile,

@@ -3,15 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
+from gpu_device_plugin.agent.card_watch.mode_follower import OTHERS_CURE, ModeFollower
 from gpu_device_plugin.agent.node_checks.withdrawal import Withdrawal
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole, parse_mode
 from gpu_device_plugin.domain.node.state import StateReader
-from gpu_device_plugin.kubelet.plugin_directory import PluginDirectory
 from gpu_device_plugin.settings.agent_settings import Settings
-
-_CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
 
 
 @dataclass(eq=False)
@@ -23,34 +20,23 @@ class NodeFollower:
     withdrawal: Withdrawal
     state: StateReader
     settings: Settings
-    plugins: PluginDirectory
 
     def node_changed(self, _: None) -> None:
         node = self.cluster.node
         if node is None:
             return
         foreign = self._foreign(node.labels)
-        self.mode.note_foreign(f"{foreign}; {_CURE}" if foreign else "")
+        self.mode.note_foreign(f"{foreign}; {OTHERS_CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
         self.withdrawal.follow()
         self.mode.note_kubelet(node.kubelet_version)
         self.mode.follow(node.labels)
 
-    async def dial_other_plugins(self) -> None:
-        """One that answers on a socket of the names of NVIDIA's plugin gives away the same cards.
-
-        It is dialled once before anything is registered.
-        """
-        if not self.settings.allow_other_plugin:
-            names = ", ".join(await self.plugins.other_plugins())
-            text = f"another device plugin answers on {names} in {self.plugins.path}; {_CURE}"
-            self.mode.note_answering(text if names else "")
-
     def _foreign(self, labels: Mapping[str, str]) -> str:
         """Evidence of another plugin on our cards, as the API server shows it; empty if none.
 
         Where whole cards are offered, NVIDIA's names are our own; so are names that we registered
-        earlier, which the kubelet goes on counting for a while. There a socket tells (`dial_other_plugins`).
+        earlier, which the kubelet goes on counting for a while. There a socket or the kubelet tells (`other_plugin_search`).
         """
         mode = self.state().mode
         wanted = parse_mode(labels.get(MODE_LABEL, "")) or mode or self.settings.mode
