@@ -76,6 +76,12 @@ async def test_a_closed_node_without_room_asks_for_less(cluster: Cluster) -> Non
     assert "uncordon" not in found
 
 
+async def test_a_pod_that_was_written_in_mib_is_told_its_units(cluster: Cluster) -> None:
+    """Where no card has so many units."""
+    found = await why(cluster, pod("mib", 3500, 30))
+    assert "->      if 3500 MiB are meant, ask 4 units (of 1024 MiB); else ask less" in found
+
+
 async def test_a_pod_that_no_scheduler_has_spoken_of_may_have_none(cluster: Cluster) -> None:
     asking = pod("alone", 2, 30)
     asking["spec"]["schedulerName"] = "gpu-scheduler"

@@ -15,6 +15,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.config.default .Values.config.map (not (hasKey .Values.config.map .Values.config.default)) }}
 {{- fail (printf "config.default %s is none of config.map: it has %s" .Values.config.default (keys .Values.config.map | sortAlpha | join ", ")) }}
 {{- end }}
+{{- range $name, $text := .Values.config.map }}
+{{- include "gpu-device-plugin.checkConfig" (dict "name" $name "content" (kindIs "map" $text | ternary $text (fromYaml (toString $text)))) }}
+{{- end }}
 {{- if and .Values.mps.enabled (not (include "gpu-device-plugin.nvidiaConfig" .)) }}
 {{- fail "mps.enabled needs config.map or config.name: a file there that has sharing.mps" }}
 {{- end }}
@@ -137,4 +140,25 @@ what a registry has, helm cannot know.
 {{- end }}
 {{- end }}
 {{- if and $nodes (hasPrefix "localhost/" $wanted) (not $found) }}true{{ end }}
+{{- end }}
+
+{{/* What every agent would refuse in one of NVIDIA's configuration files; the rest only the agent knows. */}}
+{{- define "gpu-device-plugin.checkConfig" -}}
+{{- $file := printf "config.map.%s" .name }}
+{{- $sharing := .content.sharing | default dict }}
+{{- with .content.Error }}
+{{- fail (printf "%s is no YAML object: %s" $file .) }}
+{{- end }}
+{{- with .content.version }}
+{{- if ne (toString .) "v1" }}
+{{- fail (printf "%s: unknown version %v, NVIDIA's configuration has v1" $file .) }}
+{{- end }}
+{{- end }}
+{{- $foreign := without (keys .content | sortAlpha) "version" "flags" "resources" "sharing" "imex" }}
+{{- with $foreign }}
+{{- fail (printf "%s: unknown key %s; NVIDIA's configuration has version, flags, resources, sharing, imex" $file (first .)) }}
+{{- end }}
+{{- if and (kindIs "map" $sharing) $sharing.timeSlicing $sharing.mps }}
+{{- fail (printf "%s: sharing.timeSlicing and sharing.mps exclude each other" $file) }}
+{{- end }}
 {{- end }}

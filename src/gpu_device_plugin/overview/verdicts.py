@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.fractions.demands import demands, policy_of
-from gpu_device_plugin.domain.fractions.no_room import NoRoom
+from gpu_device_plugin.domain.fractions.no_room import NoRoom, if_in_mib
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.placement import place
 from gpu_device_plugin.domain.fractions.room import Room
@@ -130,6 +130,7 @@ class NodeVerdict:
         is_other_api: Whether the node serves such requests by the other allocation API (docs/dra.md).
         is_never: Whether the node's mode takes no such pod, whatever is free.
         is_too_large: Whether no card of the node has as many units as are asked of one.
+        if_in_mib: What to ask instead where that number is likely meant in MiB; or "".
         cure: What to do for the pod to go there, where the cards have room; or "".
     """
 
@@ -144,6 +145,7 @@ class NodeVerdict:
     is_never: bool = False
     is_unreadable: bool = False
     is_too_large: bool = False
+    if_in_mib: str = ""
     cure: str = ""
 
     @property
@@ -317,9 +319,11 @@ def _verdict(
     lack = lack if any(room.is_healthy for room in rooms) else "every card is unhealthy"
     verdict = lack + (f", and {closed.why}" if closed.why else "")
     most = max((room.card.capacity(room.unit) for room in rooms), default=0)
-    is_too_large = compared.units_per_card > most
+    is_large, meant = compared.units_per_card > most, if_in_mib(compared, rooms)
     hint, free = _hint(rooms, compared, chosen)
-    return NodeVerdict(node.name, verdict, cards, hint=hint, free=free, is_too_large=is_too_large)
+    return NodeVerdict(
+        node.name, verdict, cards, hint=hint, free=free, is_too_large=is_large, if_in_mib=meant
+    )
 
 
 def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:

@@ -175,7 +175,8 @@ def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:
             "; its nodes' lines say what fits now" if any(each.hint for each in verdicts) else ""
         )
         is_too_large = all(verdict.is_too_large for verdict in lacking)
-        larger = "ask less, or add a node of larger cards: none has so many units"
+        meant = next((f"{each.if_in_mib}; else " for each in lacking if each.if_in_mib), "")
+        larger = f"{meant}ask less, or add a node of larger cards: none has so many units"
         yield f"{larger if is_too_large else 'ask less, free a slice, or add a node'}{by_node}"
     if any(verdict.is_unreadable for verdict in verdicts):
         yield "run `kubectl gpu doctor`: it names the cure for nodes whose cards cannot be read"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.card import CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.fractions.demands import asked_text
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import Resource
@@ -12,6 +13,7 @@ from gpu_device_plugin.domain.grants.caller import Caller
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.node.state import NodeTerms
 
+_LIKELY_MIB = 1024  # nobody means a slice of less by such a number
 _TOLD = 8  # a text is bounded, and its end is the cure; `why` shows all of them
 
 
@@ -99,11 +101,24 @@ def no_room_text(caller: Caller, demand: Demand, found: NoRoom, terms: NodeTerms
         cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
     on_one = ", all from one card" if demand.cards == 1 else ""
     container = f", container {caller.container.name}," if caller.container else ""
+    meant = if_in_mib(demand, found.rooms)
+    less = f"{meant[:1].upper()}{meant[1:]}; else ask" if meant else "Ask"
     return (
         f"pod {caller.pod}{container} on node {terms.node} (mode {terms.mode}) asks "
         f"{demand_text(demand, terms)}{on_one}: {largest}. {cards}. "
-        f"Ask less, free a slice, or send the pod to another node"
+        f"{less} less, free a slice, or send the pod to another node"
     )
+
+
+def if_in_mib(demand: Demand, rooms: Sequence[Room]) -> str:
+    """What to ask instead where the amount is larger than every card, and is none as MiB; else empty."""
+    units = demand.units_per_card
+    is_larger = all(units > room.card.capacity(room.unit) for room in rooms)
+    unit = next((room.unit for room in rooms if units <= room.card.memory_mib), None)
+    if unit is None or not is_larger or units < _LIKELY_MIB:
+        return ""
+    meant = MiB(demand.mem_units)
+    return f"if {meant} MiB are meant, ask {unit.count(meant)} units (of {unit.mib} MiB)"
 
 
 def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:
