@@ -43,7 +43,7 @@ from gpu_device_plugin.web.metrics.agent_metrics import (
     SliceSample,
     Snapshot,
 )
-from tools import contract_page, metadata_page, settings_page
+from tools import contract_page, metadata_page, settings_page, words_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
@@ -574,6 +574,11 @@ def test_every_requirement_has_its_tests_or_says_why_there_is_none() -> None:
         if not proof and "Not built, because " not in promise
     ] == []
     assert page("docs/contract.md") == contract_page.text()
+
+
+def test_explain_knows_what_the_tables_say() -> None:
+    """The file is as `python -m tools.words_file` writes it."""
+    assert words_file.WORDS.read_text(encoding="utf-8") == words_file.words()
 
 
 def test_every_test_that_a_page_names_exists() -> None:

@@ -65,13 +65,16 @@ async def test_an_unknown_label_keeps_the_old_mode_and_says_so() -> None:
 
 
 async def test_a_mode_that_is_not_served_yet_offers_nothing_and_is_ready() -> None:
-    """Mps is answered "not yet"."""
+    """Mps is answered "not yet", by an Event at the start too; another mode ends it."""
     async with running_rig(mode="mps") as rig:
         code, text = await rig.page("readyz")
+        await until(lambda: rig.events("ModeNotServedYet"), FOLLOW_SECONDS)
 
         assert (code, rig.allocatable()) == (200, {MEM: 0, CORE: 0, COUNT: 0})
         assert "mps" in text
         assert "not served yet" in text
+        await rig.set_labels(schedule="cgpu")
+        await until(lambda: rig.events("ModeNotServedYetOver"), SWITCH_SECONDS)
 
 
 async def test_without_a_known_label_and_without_the_api_the_agent_waits() -> None:

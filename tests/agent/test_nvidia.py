@@ -122,6 +122,23 @@ async def test_time_slicing_of_nvidias_file_offers_replicas(tmp_path: Path) -> N
         ) in refused.message
 
 
+async def test_sharing_without_effect_is_told_and_mode_default_makes_it_count(
+    tmp_path: Path,
+) -> None:
+    """A node that divides its cards has no replicas: an Event and /readyz name the file and the mode."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="core_mem", config_file=file) as rig:
+        text = f"sharing of {file} has no effect in mode core_mem: {GPU}"
+        await rig.until_page(f"; {text}")
+        await until(lambda: rig.events("SharingUnused"), 20)
+        assert text in rig.events("SharingUnused")[0]["message"]
+        await rig.set_labels(schedule="default")
+        await offered(rig, gpu=40)
+        await until(lambda: rig.events("SharingUnusedOver"), 20)
+        assert "no effect" not in (await rig.page("readyz"))[1]
+
+
 async def test_instances_are_offered_by_the_strategy_and_a_new_cut_is_followed() -> None:
     """R-201, R-207: 56 both ways; an instance is named by its own UUID."""
     async with running_rig("a100-mig", is_hasty=True, mode="default", mig_strategy="single") as rig:

@@ -429,6 +429,14 @@ def test_the_notes_show_what_the_mode_offers_and_a_test_only_where_there_is_one(
     assert ("samples/first-slice.yaml" in said) == (mode == "core_mem")
 
 
+def test_the_notes_say_that_sharing_needs_another_mode() -> None:
+    """S3's values alone render a node that divides its cards, and has no replicas."""
+    told = "`sharing` in config.name or config.map needs --set mode=default"
+    assert told in notes("config.name=time-slicing")
+    assert told in notes("config.map.a=version: v1", "mode=share")
+    assert told not in notes("config.name=time-slicing", "mode=default") + notes()
+
+
 def test_the_notes_of_claims_show_resource_slices() -> None:
     said = notes("dra.enabled=true", "allocationApi=dra", kubernetes="1.36.0")
 

@@ -312,3 +312,13 @@ async def test_a_run_directory_without_a_file_system_of_its_own_is_a_note(cluste
     assert "node gpu-a reported RunDirectoryShared" in said
     assert "Withdrawing" not in said
     assert "0 problems, 1 note\n" in said
+
+
+async def test_a_node_whose_mode_is_not_served_is_a_problem(cluster: Cluster) -> None:
+    """It is ready and takes its label, so nothing else says that it offers nothing."""
+    await agents(cluster)
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", mode="mps")))
+    said = await found(cluster)
+
+    assert "problem  nodes have a mode that is not served, and offer nothing: gpu-a\n" in said
+    assert "kubectl label node NODE --overwrite ack.node.gpu.schedule=MODE" in said

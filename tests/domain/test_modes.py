@@ -141,14 +141,6 @@ def test_an_empty_node_switches_and_says_so() -> None:
     assert "from mode cgpu to core_mem" in (decision.note or "")
 
 
-def test_a_mode_that_is_not_served_is_told_as_such() -> None:
-    """mps: no resources, and the operator learns why."""
-    decision = next_mode(NodeMode.CGPU, "mps", NodeMode.CGPU, [])
-
-    assert (decision.value, decision.note_reason) == (NodeMode.MPS, "ModeNotServedYet")
-    assert "not served yet" in (decision.note or "")
-
-
 @given(
     st.none() | st.sampled_from(NodeMode),
     st.none() | st.sampled_from([*NodeMode, "", "?"]),

@@ -23,8 +23,10 @@ from gpu_device_plugin.agent.node_checks.node_checks import (
     find_unreadable,
 )
 from gpu_device_plugin.agent.node_checks.strangers import Strangers
+from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.agent.wiring import Wiring
 from gpu_device_plugin.disk.selinux import SecurityLabels
+from gpu_device_plugin.domain.node.modes import is_served
 
 _OTHER_RUNTIME = (
     "make another runtime the default and name NVIDIA's in runtimeClassName, or set "
@@ -66,6 +68,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "upgrade the node",
             Severity.WARNING,
         ),
+        *_without_effect(of),
         _upgrade_check(of),
         Check(
             "CardsExposed",
@@ -76,6 +79,26 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         _strangers_check(of),
         _devices_check(Path(settings.run_dir)),
     )
+
+
+def _without_effect(of: Wiring) -> Sequence[Check[str | None]]:
+    """Settings that are valid, and by which the node offers less than whoever set them expects."""
+    sharing = (
+        "label the node ack.node.gpu.schedule=default (chart: mode=default), or leave sharing out"
+    )
+    mode = "label the node with another mode (docs/node-modes.md)"
+    find_mode = partial(_find_idle_mode, of.node_store)
+    return (
+        Check("SharingUnused", of.find_idle_sharing, sharing, Severity.WARNING),
+        Check("ModeNotServedYet", find_mode, mode, Severity.WARNING),
+    )
+
+
+def _find_idle_mode(node_store: NodeStore) -> str | None:
+    mode = node_store.read().mode
+    if mode is None or is_served(mode):
+        return None
+    return f"mode {mode} is not served by this release: the node offers nothing"
 
 
 def _upgrade_check(of: Wiring) -> Check[str | None]:

@@ -373,6 +373,7 @@ class Wiring:
             self.schemes.offers,
             settings.state_dir,
             lambda: claims.trouble,
+            self.find_idle_sharing,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
@@ -402,6 +403,13 @@ class Wiring:
 
     def _publish_lists(self) -> None:
         self.device_lists.publish(self.node_store.read())
+
+    def find_idle_sharing(self) -> str | None:
+        """That NVIDIA's configuration shares devices of which the node's mode offers no replicas."""
+        state = self.node_store.read()
+        names = ", ".join(self.schemes.layout(state).unshared)
+        where = f"{self.configuration.file} has no effect in mode {state.mode}"
+        return f"sharing of {where}: {names}" if names else None
 
     def _configuration_changed(self, _: None) -> None:
         self.cards.follow_rules()

@@ -28,7 +28,7 @@ from gpu_device_plugin.cli.kubeconfig_options import (
 from gpu_device_plugin.cli.page import page, team_label_option
 from gpu_device_plugin.cli.program import Number, run_program
 from gpu_device_plugin.domain.wording import NODE_STATES, count_noun, few
-from gpu_device_plugin.errors import ConfigError, NotKnownError
+from gpu_device_plugin.errors import ConfigError, NotKnownError, clip
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
@@ -296,6 +296,25 @@ def totals(team_label: str, listing: Listing) -> None:
         )
 
     listing.show(read)
+
+
+@gpu.command("explain")
+@click.argument("word")
+def explain_word(word: str) -> None:
+    """Say what a word means, and what to do.
+
+    WORD is a reason of a refusal, of an Event or of a fault, or an XID: NoRoom, CardsExposed, XID79.
+    """
+    from gpu_device_plugin.overview.explanation import explain, near
+
+    found = explain(word)
+    if not found:
+        like = f"; like it are: {', '.join(near(word))}" if near(word) else ""
+        raise NotKnownError(f"{clip(word)} is no word of this plugin{like}")
+    for each in found:
+        click.echo(f"{each.word}: {each.met}\n  means   {each.meaning}")
+        if each.cure:
+            click.echo(f"  ->      {each.cure}")
 
 
 @gpu.command()

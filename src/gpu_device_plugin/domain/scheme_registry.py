@@ -228,6 +228,7 @@ class Schemes:
             next((each.problem for each in found if each.problem), ""),
             tuple(text for each in found for text in each.left_out),
             tuple(text for each in found for text in each.waiting),
+            tuple(name for each in found for name in each.unshared),
         )
 
     def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:

@@ -12,7 +12,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
     AllocationApi,
     parse_allocation_api,
 )
-from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_whole
+from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_served, is_whole
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
@@ -32,7 +32,6 @@ _CARD_TEXT = re.compile(r"^(?:card \d+ \()?((?:GPU|MIG)-[^\s:)]+)\)?: ")
 _LABEL_TEXT = re.compile(r"label ([^\s=]+)=(\S*) ")
 _SLICES_POLICY = "-slices"
 _OFFERED_AS = ("aliyun.com/gpu", "nvidia.com/")
-_EVENTS = "docs/operations/events.md says what it means and what to do"
 _LABEL = f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}"
 
 
@@ -208,6 +207,13 @@ def _cards(facts: Installation) -> Iterator[Finding]:
         )
 
 
+def _idle_modes(facts: Installation) -> Iterator[Finding]:
+    idle = [view.name for view in facts.cards.nodes if not is_served(view.offer.mode)]
+    if idle:
+        cure = f"kubectl label node NODE --overwrite {MODE_LABEL}=MODE (docs/node-modes.md)"
+        yield problem(f"nodes have a mode that is not served, and offer nothing: {few(idle)}", cure)
+
+
 def _enforcers(facts: Installation) -> Iterator[Finding]:
     """Notes on who holds the memory of slices to its limit, by node."""
     nodes: dict[str, list[str]] = {}
@@ -376,7 +382,7 @@ def _node_events(facts: Installation) -> Iterator[Finding]:
     for event in _reports(facts):
         if not any(_is_of_card(event, name, card) for name, card in sick):
             text = f"node {event.about} reported {event.reason} at {event.at}: {event.message}"
-            yield note(text, _EVENTS)
+            yield note(text, f"kubectl gpu explain {event.reason}")
 
 
 def _is_of_card(event: Event, node: str, card: CardView) -> bool:
@@ -430,6 +436,7 @@ _CHECKS: Sequence[Callable[[Installation], Iterable[Finding]]] = (
     _unreadable,
     _versions,
     _cards,
+    _idle_modes,
     _enforcers,
     _older_configurations,
     _other_plugins,

@@ -111,6 +111,29 @@ def test_what_is_offered_is_served_whatever_profiles_the_card_has(profile: str) 
     assert every.find_serving(pool.resource, state).scheme is every.recorder(pool.resource)
 
 
+@pytest.mark.parametrize(
+    ("mode", "cards", "strategy", "names"),
+    [
+        (NodeMode.CORE_MEM, whole(2), MigStrategy.NONE, (GPU,)),
+        (NodeMode.CORE_MEM, [card(0), *sevenths(2)[1:]], MigStrategy.MIXED, (GPU,)),
+        (NodeMode.CORE_MEM, sevenths(1), MigStrategy.SINGLE, ()),
+        (NodeMode.CORE_MEM, sevenths(1), MigStrategy.NONE, (GPU,)),
+        (NodeMode.TOPOLOGY, whole(1), MigStrategy.NONE, (GPU,)),
+        (NodeMode.DEFAULT, whole(1), MigStrategy.NONE, ()),
+        (NodeMode.DISABLED, whole(1), MigStrategy.NONE, ()),
+        (NodeMode.CORE_MEM, [], MigStrategy.NONE, ()),
+    ],
+)
+def test_sharing_of_what_the_mode_offers_no_replicas_of_is_named(
+    mode: NodeMode, cards: list[Card], strategy: MigStrategy, names: tuple[str, ...]
+) -> None:
+    """Else a configuration as NVIDIA's plugin takes it would do nothing without a word."""
+    sharing = Sharing(SharingKind.TIME_SLICING, (SharedResource(GPU, 4),))
+    asked = Configuration(mig_strategy=strategy, sharing=sharing)
+
+    assert schemes(asked).layout(node(mode, cards)).unshared == names
+
+
 def test_a_card_that_single_leaves_out_beside_fractions_is_named() -> None:
     """Else its instances would vanish without a word."""
     state = node(NodeMode.CORE_MEM, [card(0), *sevenths(2)[1:]])

@@ -128,6 +128,11 @@ class ConfigurationFollower:
         except OSError as error:
             _log.warning("the configuration is not kept for the next start", error=str(error))
 
+    @property
+    def file(self) -> str:
+        """Where the configuration comes from, for people."""
+        return str(self._found.path or self.settings.config_file or "the settings")
+
     def follow_mps(self) -> None:
         """Publish what is served now; of a daemon that was killed, which cards it has not given back.
 

@@ -23,6 +23,7 @@ class Readiness:
     offers: Callable[[NodeState], bool]
     state_dir: str
     claims_trouble: Callable[[], str]
+    idle_sharing: Callable[[], str | None]
     has_read_state: bool = False
     is_prepared: bool = False
 
@@ -76,4 +77,5 @@ class Readiness:
         tail = f"; out: {out}" if out else ""
         more = (state.older_configuration, self.cluster.taken_out_trouble)
         tail += "".join(f"; {each}" for each in more if each)
+        tail += f"; {idle}" if (idle := self.idle_sharing()) else ""
         return ReadyState(is_ready=True, text=f"ready: mode {state.mode}, {served}{enforced}{tail}")

@@ -3,7 +3,7 @@
 from gpu_device_plugin.domain.cards.health_values import Recovery
 
 _AGAIN = "if it comes again, have the card replaced"
-_RESET = "reboot the node, or end the agent and reset the card (docs/tasks/sick-card.md)"
+_RESET = "reboot the node, or end the agent and reset the card (nvidia-smi --gpu-reset -i CARD)"
 _BUS = "reboot the node; if it comes again, check power and riser, then have the card replaced"
 _GONE = "plug it in, or restart the agent, which then no longer counts it"
 _GSP = f"{_RESET}; if it comes again, install another version of the driver"

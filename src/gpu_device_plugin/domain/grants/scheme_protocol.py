@@ -36,11 +36,12 @@ class NewGrant:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Why a node does not fit what a scheme is to offer, and what waits, card by card."""
+    """Why a node does not fit what a scheme is to offer; what waits, card by card; which names it is to share and does not."""
 
     problem: str = ""
     left_out: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    unshared: tuple[str, ...] = ()
 
 
 class Scheme(ABC):

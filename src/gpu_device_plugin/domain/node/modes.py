@@ -140,12 +140,8 @@ def _switch(
             note=f"{asked} waits: the node stays in {current} {why}",
             note_reason="ModeSwitchRefused",
         )
-    later = "" if is_served(wanted) else "; this mode is not served yet, the node offers nothing"
-    return SwitchDecision(
-        wanted,
-        note=f"the node switched from mode {current} to {wanted}{later}",
-        note_reason="ModeSwitched" if is_served(wanted) else "ModeNotServedYet",
-    )
+    note = f"the node switched from mode {current} to {wanted}"
+    return SwitchDecision(wanted, note=note, note_reason="ModeSwitched")
 
 
 def next_unit(

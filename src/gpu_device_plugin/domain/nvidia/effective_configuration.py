@@ -55,6 +55,18 @@ def labels_configuration(
     return replace(configuration, sharing=replace(sharing, resources=of_instances))
 
 
+def idle_sharing(configuration: Configuration, state: NodeState) -> tuple[str, ...]:
+    """The resources that `sharing` names and of which the node's mode offers no replicas."""
+    if state.mode in (None, NodeMode.DISABLED) or not (state.cards or state.other_cards):
+        return ()
+    used: Collection[object] = ()
+    if is_whole(state.mode) or (state.cards and configuration.mig_strategy is not MigStrategy.NONE):
+        used = labels_configuration(configuration, state.cards, state.mode).sharing.resources
+    divided = GPU if state.other_cards else ""
+    shared = configuration.sharing.resources
+    return tuple(each.name for each in shared if each not in used or each.name == divided)
+
+
 def _beside_fractions(cards: Sequence[Card], configuration: Configuration) -> Offers:
     """There `nvidia.com/gpu` would be two things."""
     if configuration.mig_strategy is MigStrategy.NONE:

@@ -36,6 +36,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     SharingKind,
 )
 from gpu_device_plugin.domain.nvidia.effective_configuration import (
+    idle_sharing,
     labels_configuration,
     offers_in_mode,
     while_there,
@@ -132,12 +133,14 @@ class NvidiaScheme(KubeletChoosesDevices):
 
     def layout(self, state: NodeState) -> Layout:
         """NVIDIA's words for a node that does not fit its configuration."""
+        unshared = idle_sharing(self._configuration(), state)
         if not state.cards:
-            return Layout()
+            return Layout(unshared=unshared)
         found = self._offers(state)
         if self._configuration().fails_on_init_error or not found.problem:
-            return Layout(found.problem, found.notes, found.waiting)
-        return Layout("", (*found.notes, f"nothing is offered: {found.problem}"), found.waiting)
+            return Layout(found.problem, found.notes, found.waiting, unshared)
+        notes = (*found.notes, f"nothing is offered: {found.problem}")
+        return Layout("", notes, found.waiting, unshared)
 
     def annotations(
         self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
