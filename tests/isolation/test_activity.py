@@ -1,10 +1,25 @@
 """A page of activity is believed as far as it can be true, and across versions of the library."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from tests.isolation.conftest import MakeBox
+from tests.sweeps import sweep
 from tools.harness.isolation import activity
 from tools.harness.isolation.box import Box
-from tools.harness.isolation.shares import OF_SHARE, POINTS, is_kept, shares, tenant
+from tools.harness.isolation.shares import (
+    BESIDE_POINTS,
+    OF_SHARE,
+    POINTS,
+    is_kept,
+    ready,
+    shares,
+    tenant,
+)
+
+# Seconds, and what a victim has of its share at least, beside pages that lie.
+FORGED_SECONDS = 6
+OF_A_VICTIM = 0.8
 
 
 def put(box: Box, name: str, content: bytes) -> None:
@@ -64,3 +79,27 @@ def test_a_page_says_what_earlier_libraries_look_for(make_box: MakeBox) -> None:
 
     path = box.root / "cards" / box.node.uuids[0] / "a"
     assert activity.read(path) == (activity.MAGIC, activity.VERSION, 1)
+
+
+@sweep("percent", [30, 16, 10, 50, 90])
+@sweep("way", ["holds", "wants"])
+@sweep("forgers", [1, 15])
+def test_pages_that_claim_the_card_again_and_again_starve_nobody(
+    make_box: MakeBox, percent: int, way: str, forgers: int
+) -> None:
+    """Each new claim was believed for 100 ms, and who waited earned nothing: 16 % and more had 0.00."""
+    box = tenant(make_box, "a", percent)
+    others = [tenant(make_box, f"forger{i}", 1) for i in range(forgers)]
+    pages = box.root.parent / "cards" / box.node.uuids[0]
+    together = str(1 + forgers)
+    program = ready(box, "sync@100000")
+    program.tell(f"work sync 100000 {FORGED_SECONDS} {together}")
+    with ThreadPoolExecutor(forgers) as pool:
+        for other in others:
+            page = str(pages / other.root.name)
+            pool.submit(other.run, "forger", page, str(FORGED_SECONDS), way, together)
+        result, pieces, took_ns = program.answer()
+    had = 100 * pieces * 100_000 / took_ns
+
+    assert result == 0
+    assert OF_A_VICTIM * percent <= had <= percent + BESIDE_POINTS

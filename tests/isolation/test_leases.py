@@ -8,7 +8,16 @@ from tests.isolation.conftest import MakeBox
 from tests.sweeps import sweep
 from tools.harness.isolation import activity
 from tools.harness.isolation.box import MIB, Box
-from tools.harness.isolation.shares import STEPPING, in_turns, is_kept, ready, shares, tenant, work
+from tools.harness.isolation.shares import (
+    BESIDE_POINTS,
+    STEPPING,
+    in_turns,
+    is_kept,
+    ready,
+    shares,
+    tenant,
+    work,
+)
 
 # A launch of a slice with work on another card waits so long, and the last nap before it ends.
 ELSEWHERE_MS = 20
@@ -62,6 +71,18 @@ def test_a_tenant_within_its_share_waits_no_longer_than_two_leases(
 
     assert launches > LAUNCHES
     assert most_ns <= 2 * LEASE_MS * 1e6
+
+
+@sweep("long_ms, least", [(100, 45), (50, 45), (300, 40)])
+def test_who_waits_for_a_neighbours_long_kernels_keeps_what_it_earns(
+    make_box: MakeBox, long_ms: int, least: float
+) -> None:
+    """A waiter with nothing on the card counted as idle, and saved 20 ms: 50 % had 41, 35 and 29."""
+    one, other = (tenant(make_box, name, 50) for name in "ab")
+    had = shares((one, "sync@100000"), (other, f"sync@{long_ms}000000"))
+
+    assert least <= had[0] <= 50 + BESIDE_POINTS, had
+    assert had[1] <= 50 + BESIDE_POINTS, had
 
 
 def test_clients_of_an_mps_server_take_no_leases(make_box: MakeBox, tmp_path: Path) -> None:

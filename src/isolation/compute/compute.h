@@ -144,6 +144,9 @@ void estimate_copy_sample(struct meter *meter, uint64_t copy, uint64_t took_ns);
 
 /* --- The container's card time, earned by the clock, spent by work: compute/credit.c --- */
 
+/* Saved up while idle: the reaction time of the cap. */
+#define CREDIT_IDLE_NS 20000000LL
+
 /* Is there a cap on the card's time at all? */
 bool credit_is_capped(int card);
 

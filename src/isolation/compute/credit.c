@@ -9,8 +9,6 @@
 #include "books/slice_region.h"
 #include "slice/slice.h"
 
-/* Saved up while idle: the reaction time of the cap. */
-#define IDLE_LIMIT_NS 20000000LL
 /* At first: no window should show a lease too much. */
 #define FIRST_NS 2000000LL
 /* Saved up while neighbours keep the card from us: theirs to give back. */
@@ -60,8 +58,8 @@ static void lapse(struct region_card *card)
 {
 	int64_t old = atomic_load(&card->credit_ns);
 
-	while (old > IDLE_LIMIT_NS &&
-	       !atomic_compare_exchange_weak(&card->credit_ns, &old, IDLE_LIMIT_NS))
+	while (old > CREDIT_IDLE_NS &&
+	       !atomic_compare_exchange_weak(&card->credit_ns, &old, CREDIT_IDLE_NS))
 		;
 }
 
@@ -84,7 +82,7 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 	const uint64_t passed_ns = now_ns > last_ns ? now_ns - last_ns : 0;
 
 	add(own, (int64_t)(passed_ns / 100 * percent + passed_ns % 100 * percent / 100),
-	    is_busy ? BUSY_LIMIT_NS : IDLE_LIMIT_NS);
+	    is_busy ? BUSY_LIMIT_NS : CREDIT_IDLE_NS);
 	if (is_busy)
 		return;
 	uint64_t since_ns = 0;

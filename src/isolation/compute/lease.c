@@ -32,6 +32,8 @@
 #define CLAIM_MOST_NS 100000000u
 #define OVERDUE_NS 100000000
 #define ELSEWHERE_NS 20000000u
+/* Longer than leases and most kernels: who waits so long keeps what it earns. */
+#define KEPT_NS 30000000u
 
 /* Who did nothing for so long does not want the card. */
 #define ALONE_NS 50000000u
@@ -347,6 +349,16 @@ static bool holds(const struct activity *page, uint64_t now_ns)
 	       atomic_load_explicit(&page->out_until_ns, memory_order_relaxed) + LAPSE_NS > now_ns;
 }
 
+/* Waits for others' long kernels, or has the card at last and uses what it saved meanwhile. */
+static bool is_kept_waiting(int card, const struct meter_launch *launch)
+{
+	const bool has_saved = credit_balance(card) > CREDIT_IDLE_NS;
+
+	return launch->blocked_ns
+		       ? has_saved || launch->now_ns - launch->blocked_ns > KEPT_NS
+		       : has_saved && activity_own_page(card)->hold_until_ns > launch->now_ns;
+}
+
 uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 {
 	const int card = meter->card;
@@ -357,7 +369,7 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 
 	const bool is_free = lease_is_free(card, now_ns);
 
-	credit_earn(card, out_ns > 0 && !is_free, now_ns);
+	credit_earn(card, (out_ns > 0 || is_kept_waiting(card, launch)) && !is_free, now_ns);
 	sign(page, !is_off());
 	if (is_free)
 		return 0;
