@@ -170,6 +170,14 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("quiet"),
         ),
     ),
+    "a kubelet has lost its checkpoint, and a second container starts that asks what a running pod holds": (
+        0,
+        (
+            Step("create", 3.0, {"pod": 1, "shape": "quarter"}),
+            Step("create", 0.5, {"pod": 4, "shape": "sidecar"}),
+            Step("restart_kubelet", 0.0, {"away": 3.75, "late": 7.62, "forgets": True}),
+        ),
+    ),
     "a kubelet has lost its checkpoint, and another pod that asks the same starts": (
         961,
         (

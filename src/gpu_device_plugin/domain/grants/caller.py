@@ -99,7 +99,7 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
     may = new or [*texts, *map(Caller, goes_on)]
     found = _next(may, call, ledger, admitting) or _only(call, may, listed)
     is_sure = not _is_forgotten(found, call, ledger)
-    rivals = [] if is_sure else [_rival(found, pod, call, specs, ledger) for pod in around]
+    rivals = [] if is_sure else [_rival(found, pod, call, specs) for pod in around]
     return _only(call, [found, *filter(None, rivals)], listed)
 
 
@@ -198,20 +198,18 @@ def _is_forgotten(caller: Caller, call: Call, ledger: Ledger) -> bool:
     return container is not None and call.resource in _granted(ledger, caller.pod, container)
 
 
-def _rival(
-    caller: Caller, entry: ListedPod, call: Call, specs: Specs, ledger: Ledger
-) -> Caller | None:
+def _rival(caller: Caller, entry: ListedPod, call: Call, specs: Specs) -> Caller | None:
     """Another pod that may make the call.
 
-    A kubelet that admitted it before it knew our resources asks when it starts a container.
+    A kubelet that admitted it before it knew our resources, or that lost what it gave, asks when it
+    starts a container, whichever of the pod's others run.
     """
     if entry.resources or entry.pod.is_same_name(caller.pod):
         return None
     spec = specs.get(entry.pod.key)
     if spec is None:
         return Caller(entry.pod)
-    lacks = (c for c in spec.containers if call.resource not in _granted(ledger, spec.ref, c))
-    found = next((c for c in lacks if c.amount(call.resource) == call.size), None)
+    found = next((c for c in spec.containers if c.amount(call.resource) == call.size), None)
     return Caller(spec.ref, spec, found) if found and not spec.is_finished else None
 
 
