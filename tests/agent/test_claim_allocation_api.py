@@ -245,6 +245,18 @@ async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
         await until(lambda: not node.wiring.node_store.read().faults)
 
 
+async def test_a_claim_waits_until_the_kubelet_has_said_who_holds_units(node: Node) -> None:
+    """The agent's own grants may be lost: the kubelet asks for the claim again."""
+    ref, endpoint = node.cluster.allocate("a", 1), node.wiring.claim_endpoint
+    node.wiring.holders.has_passed = False
+    with pytest.raises(DoesNotFitError, match="is not known yet"):
+        await endpoint.prepare(ref)
+    assert not node.wiring.ledger_store.ledger.grants
+
+    node.wiring.holders.has_passed = True
+    assert await endpoint.prepare(ref)
+
+
 async def test_with_allocation_api_dra_the_device_plugin_gives_nothing_new(node: Node) -> None:
     """From the first moment: the kubelet may not have seen the shorter list yet."""
     free = unit_ids(Resource.MEM, 0, 15)

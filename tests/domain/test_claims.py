@@ -107,6 +107,12 @@ def test_a_claim_waits_for_the_units_of_its_card() -> None:
         with_claim(by_units("a", 1, 2, 30), "c", [allocated(1, 2, 30)])
 
 
+def test_no_claim_is_prepared_before_the_kubelet_has_said_who_holds_units() -> None:
+    """The agent's own grants may be lost: then an empty ledger proves nothing."""
+    with pytest.raises(DoesNotFitError, match="who holds the cards of node n1 is not known yet"):
+        check_allocation_api(["GPU-1"], NODE, None)
+
+
 def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_card() -> None:
     sick = replace(NODE, unhealthy={"GPU-1": "XID79"})
     broken = replace(NODE, faults={"StateNotWritable": "disk full"})

@@ -91,7 +91,7 @@ class Wiring:
         self.in_force = in_force = InForce(configuration_at_start(settings))
         self.live = LiveLedger()
         self.schemes = schemes or Schemes(
-            *default_schemes(lambda: in_force.current, self.live.held)
+            *default_schemes(lambda: in_force.current, lambda: self.live.shown.grants.values())
         )
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self.kernel = kernel or SelinuxKernel()
@@ -289,6 +289,7 @@ class Wiring:
                 specs=self.specs,
                 fetch_spec=self.fetch_spec,
                 mode=self.mode,
+                shown=self.holders.shown,
                 republish=republish,
             ),
             Path(self.settings.kubelet_dir),

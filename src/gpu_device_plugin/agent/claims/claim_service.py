@@ -136,7 +136,7 @@ class ClaimEndpoint:
             scheme, view = self._parts.schemes.find_reserving(state)
         except RequestError:
             return []
-        found, ledger = [], self._parts.admission.ledger
+        found, ledger = [], self._parts.shown() or self._parts.admission.ledger
         for uuid, other_api in cards_for_claims(state, ledger, self.withheld).items():
             card = view.card(uuid)
             capacity = scheme.capacity(card, view) if card else None

@@ -34,6 +34,7 @@ from gpu_device_plugin.domain.grants.claims import (
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
+from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.scheme_registry import Schemes
@@ -60,6 +61,7 @@ class ClaimParts:
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
     mode: ModeFollower
     """Chooses the allocation API, also where the API server takes none of our offers."""
+    shown: Callable[[], Ledger | None]  # grants that List or checkpoint shows; None: not known yet
     republish: Signal[NodeState]  # the device plugin offers other cards than before
 
     @property
@@ -192,7 +194,7 @@ class Preparation:
         state = self._state()
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in claim.devices]
-        check_allocation_api(uuids, state, self._parts.admission.ledger)
+        check_allocation_api(uuids, state, self._parts.shown())
         scheme, view = self._parts.schemes.find_reserving(state)
         needed = scheme.claim_demand(claim.devices, view)
         is_shared = False

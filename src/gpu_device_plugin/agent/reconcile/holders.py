@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.domain.grants.ledger import Ledger
 
 NOTED_SECONDS = 1.0
 """So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
@@ -79,13 +80,19 @@ class Holders:
         """
         if self.unreconciled_allocations:
             return None
-        grants = self._ledger_store.shown()
+        grants = self._ledger_store.shown.grants.values()
         found = {g.pod.text for g in grants if not g.units or any(map(counts, g.units))}
         found |= {pod for resource, pod in self._shown if counts(resource)}
         return tuple(sorted(found)) if found or self.has_passed else None
+
+    def shown(self) -> Ledger | None:
+        """Grants that List or checkpoint shows, and those of claims; None before a pass has compared them."""
+        return self._ledger_store.shown if self.has_passed else None
 
     def devices(self) -> Collection[str] | None:
         """UUIDs of cards and MIG instances that they hold; None where it is not known."""
         if self.is_behind():
             return None
-        return {uuid for grant in self._ledger_store.shown() for uuid in grant.devices}
+        return {
+            uuid for grant in self._ledger_store.shown.grants.values() for uuid in grant.devices
+        }

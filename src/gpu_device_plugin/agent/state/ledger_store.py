@@ -30,9 +30,10 @@ class LiveLedger:
         """Grants of pods that were there at the last reconcile pass, and what was granted since."""
         return self.ledger.release(self.gone)
 
-    def held(self) -> Iterable[Grant]:
+    @property
+    def shown(self) -> Ledger:
         """Grants that keep a card as it is: also of pods that may be over, while List or checkpoint shows them."""
-        return self.ledger.release(self.unshown).grants.values()
+        return self.ledger.release(self.unshown)
 
 
 class LedgerStore:
@@ -64,9 +65,9 @@ class LedgerStore:
     def living(self) -> Ledger:
         return self._live.living
 
-    def shown(self) -> Iterable[Grant]:
-        """See `LiveLedger.held`."""
-        return self._live.held()
+    @property
+    def shown(self) -> Ledger:
+        return self._live.shown
 
     def set_gone(self, over: frozenset[str], unshown: frozenset[str]) -> None:
         """What the last reconcile pass found of slices that end later: see `LiveLedger`."""

@@ -138,10 +138,19 @@ def cards_by_name(state: NodeState) -> dict[str, Card]:
     return {device_name(card): card for card in state.cards}
 
 
-def check_allocation_api(uuids: Sequence[str], state: NodeState, ledger: Ledger) -> None:
-    """Raise DoesNotFitError while containers hold units of these cards: a card serves one allocation API."""
-    for uuid in _held(ledger, by_claims=False).intersection(uuids):
-        pods = ", ".join(sorted({str(g.pod) for g in ledger.grants.values() if uuid in g.devices}))
+def check_allocation_api(uuids: Sequence[str], state: NodeState, shown: Ledger | None) -> None:
+    """Raise DoesNotFitError while containers hold units of these cards: a card serves one allocation API.
+
+    `shown` are the grants that the kubelet's List or checkpoint shows; None: it has not answered yet.
+    """
+    if shown is None:
+        raise DoesNotFitError(
+            f"who holds the cards of node {state.node} is not known yet: the kubelet's PodResources List "
+            f"has not answered since the agent's start",
+            reason="OtherAllocationApi",
+        )
+    for uuid in _held(shown, by_claims=False).intersection(uuids):
+        pods = ", ".join(sorted({str(g.pod) for g in shown.grants.values() if uuid in g.devices}))
         raise DoesNotFitError(
             f"card {uuid} of node {state.node} is still held through the device plugin by {pods}; "
             f"claims get it when they have ended",
