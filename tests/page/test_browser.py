@@ -213,7 +213,10 @@ async def test_an_unhealthy_card_is_crossed_out_over_its_slices(seen: Seen) -> N
     last = f"{card}.querySelector('.bar').lastElementChild"
     for view in ("bars", "compact"):
         await typed(tab, "view", view)
-        await holds(tab, f"{last}.matches('path.sick') && {last}.getClientRects().length")
+        await holds(tab, f"{last}.matches('.sick') && {last}.getClientRects().length")
+    # From one corner to the other, however wide the bar is.
+    width = "getBoundingClientRect().width"
+    await holds(tab, f"Math.abs({last}.{width} - {last}.closest('svg').{width}) < 4")
     await becomes(tab, "document.querySelectorAll('.card:not(.out) .sick').length", 0)
     await typed(tab, "text", "GPU-gpu-004-1")
     await becomes(
