@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
-from tests.controller.replica import a_controller, no_budgets
+from tests.controller.replica import a_controller, a_replica, no_budgets
 from tests.controller.reviews import review
 from tests.hostile.work import lines_run
-from tools.harness.objects import node, pod
+from tools.harness.api_server import running
+from tools.harness.objects import held, node, path, pod
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.scheduler_extender import Extender
@@ -31,7 +32,7 @@ from gpu_device_plugin.domain.cards.card import (
 )
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.demands import demand
-from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, fit, node_rooms
+from gpu_device_plugin.domain.fractions.node_fit import Fit, Misfit, RequestChecks, fit, node_rooms
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, hold_of
 from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.fractions.units import Resource
@@ -259,6 +260,33 @@ async def test_everything_else_goes_on_between_two_nodes_of_a_long_answer(verb: 
     is_over.set()
     await beside
     assert turns >= nodes
+
+
+async def test_everything_else_goes_on_while_a_large_cluster_is_read(tmp_path: Path) -> None:
+    """The renewal of the Lease too: who reads for longer than that lasts would never lead."""
+    names = [f"n{number}" for number in range(400)]
+    nodes, pods, counted = set[int](), set[int](), set[int]()
+    async with running() as (server, _):
+        for number, name in enumerate(names):
+            server.preload(f"/api/v1/nodes/{name}", node(name, 8))
+            for at in range(5):
+                each = pod(f"p{number}-{at}", 1, 5, on=name, annotations=held(at, 1, 5))
+                server.preload(path(each), each)
+        async with a_replica(server, tmp_path, "only", until_ready=False) as found:
+            ledger, checks = (
+                found.controller.ledger,
+                RequestChecks(a_pod([_APP]), PlacementPolicy.BINPACK),
+            )
+            async with asyncio.timeout(120):
+                while not found.controller.leadership.leads():
+                    nodes.add(len(ledger.offers))
+                    pods.add(sum(len(ledger.holds(name)) for name in names))
+                    judged = ledger.judge(names, checks)
+                    counted.add(len(names) - sum(len(of) for _, of in judged.misfits))
+                    await asyncio.sleep(0)
+
+    for seen, whole in ((nodes, 400), (pods, 2000), (counted, 400)):
+        assert any(0 < number < whole for number in seen), seen
 
 
 def test_what_a_large_pod_holds_is_not_kept_for_others() -> None:

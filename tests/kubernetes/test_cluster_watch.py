@@ -12,6 +12,8 @@ from tools.harness.waiting import until
 from gpu_device_plugin.domain.fractions.processors import Processors
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.reflector import ObjectListener, Reflection, Source
+from gpu_device_plugin.kubernetes.client.wire import Bare
 from gpu_device_plugin.kubernetes.objects.cluster_watch import Changes, ClusterPod, ClusterWatch
 
 _PATH = "/api/v1/namespaces/ns/pods/"
@@ -160,7 +162,7 @@ async def test_a_list_in_pages_is_whole_and_followed_from_the_version_of_its_pag
             await until(lambda: "late" in view.pods)
     lists = [s.query for s in server.seen("GET", "/api/v1/pods") if "watch" not in s.query]
 
-    assert [query.get("continue") for query in lists] == [None, "2", "4"]
+    assert [query.get("continue") for query in lists] == [None, *(f"{at}@105" for at in (2, 4))]
     assert all("resourceVersion" not in query for query in lists)
 
 
@@ -196,3 +198,27 @@ async def test_a_list_may_take_longer_than_a_call_while_bytes_keep_coming(
         watch = ClusterWatch(api, view.changes)
         async with working(watch.run_nodes, watch.run_pods):
             await until(lambda: view.pods.get("slow"))
+
+
+async def test_a_list_under_way_begins_again_for_who_wants_all_that_is_written() -> None:
+    """A new leader takes over no list that it has to ask for again: of a large cluster each takes long."""
+    replaced: list[int] = []
+    listener: ObjectListener[Bare] = ObjectListener(
+        lambda items: replaced.append(len(items)), lambda _: None, lambda _: None
+    )
+    asked = asyncio.Event()
+
+    def never_in_time(_: ApiRequest) -> float:
+        asked.set()
+        return 60.0
+
+    async with running() as (server, api):
+        server.preload(_PATH + "a", a_pod("a"))
+        followed = Reflection(api, Source("/api/v1/pods", ""), Bare, listener)
+        server.latency = never_in_time
+        async with working(followed.run), asyncio.timeout(30):
+            await asked.wait()
+            server.latency = lambda _: 0.0
+            await followed.relist()
+
+    assert replaced == [1]

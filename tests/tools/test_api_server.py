@@ -1,6 +1,8 @@
 """The stand-in API server is no kinder, and no more forgetful, than its callers are told."""
 
 import asyncio
+import json
+from typing import Any
 
 from tools.harness.api_server import running
 from tools.harness.waiting import until
@@ -24,3 +26,23 @@ async def test_a_watch_that_is_being_opened_when_all_are_dropped_is_dropped_too(
         await asyncio.wait((watch,), timeout=30)
         assert watch.done(), "it is still open"
         assert watch.exception() is None or isinstance(watch.exception(), ClusterError)
+
+
+async def test_all_pages_of_a_list_are_of_the_moment_of_the_first() -> None:
+    """A change in between is for the watch, from the version that every page names."""
+    async with running() as (server, api):
+        for name in "abc":
+            server.store(f"/api/v1/nodes/{name}", {})
+        server.page_size = 2
+
+        async def page(**query: str) -> Any:
+            answer = await api.call(Request("GET", "/api/v1/nodes", {"limit": "500", **query}))
+            return json.loads(answer.body)
+
+        first = await page()
+        server.remove("/api/v1/nodes/a")
+        server.store("/api/v1/nodes/d", {})
+        second = await page(**{"continue": first["metadata"]["continue"]})
+
+    assert [each["metadata"]["name"] for each in second["items"]] == ["c"]
+    assert second["metadata"] == {"resourceVersion": first["metadata"]["resourceVersion"]}

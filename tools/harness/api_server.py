@@ -27,6 +27,8 @@ from tools.harness.ports import free_port
 Json = dict[str, Any]
 QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=2.0)
 _LOOPBACK = "127.0.0.1"
+_BOOKMARK_SECONDS = 60.0  # of silence, as of the API server
+_SELECTORS = ("field", "label")
 _NAMESPACE = re.compile(r"/namespaces/[^/]+(?=/)")
 
 
@@ -76,6 +78,7 @@ class StandInApiServer:
         self.has_dra = True
         self.page_size = 0
         self.port = 0
+        self._pages: dict[tuple[str, ...], list[Json]] = {}
         self._changes: list[tuple[int, str, str, Json, Json | None]] = []
         self._version, self._oldest, self._epoch = 100, 0, 0
         self._changed = asyncio.Event()
@@ -275,13 +278,21 @@ class StandInApiServer:
         return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
     def _list(self, asked: ApiRequest) -> web.Response:
-        items = [v for p, v in self.objects.items() if is_listed(p, v, asked.path, asked.query)]
-        meta = {"resourceVersion": str(self._version)}
+        start, _, version = asked.query.get("continue", "").partition("@")
+        version = version or str(self._version)
+        meta = {"resourceVersion": version}
+        # All pages are of one moment, that of the first, as the API server's are.
+        of = (asked.path, version, *(asked.query.get(f"{by}Selector", "") for by in _SELECTORS))
+        items = self._pages.pop(of, None)
+        if items is None:
+            items = [v for p, v in self.objects.items() if is_listed(p, v, asked.path, asked.query)]
         if "limit" in asked.query:
-            start = int(asked.query.get("continue", 0))
-            end = start + min(int(asked.query["limit"]), self.page_size or len(items) + 1)
-            meta |= {"continue": str(end)} if end < len(items) else {}
-            items = items[start:end]
+            begin = int(start or 0)
+            end = begin + min(int(asked.query["limit"]), self.page_size or len(items) + 1)
+            if end < len(items):
+                meta["continue"] = f"{end}@{version}"
+                self._pages[of] = items
+            items = items[begin:end]
         # client-go takes the list of nodes only by its own name.
         kind = "NodeList" if asked.path == "/api/v1/nodes" else "List"
         names = {"kind": kind, "apiVersion": "v1"}
@@ -306,7 +317,12 @@ class StandInApiServer:
                     await response.write(line[:7])  # lines arrive in pieces, as on a network
                     await response.write(line[7:])
                 at = upto
-                await changed.wait()
+                try:
+                    await asyncio.wait_for(changed.wait(), _BOOKMARK_SECONDS)
+                except TimeoutError:
+                    meta = {"resourceVersion": str(at)}
+                    told = json.dumps({"type": "BOOKMARK", "object": {"metadata": meta}})
+                    await response.write(told.encode() + b"\n")
         if request.transport is not None:
             request.transport.abort()
         return response

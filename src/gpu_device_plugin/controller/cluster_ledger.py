@@ -132,7 +132,8 @@ class ClusterLedger:
     def _hold(self, pod: ClusterPod) -> PodHold:
         ref = pod.request.ref
         told = self._holdings.get(pod.node, {}).get(ref.uid)
-        if ref not in self._disputed and not believed_holds(pod.request, pod.annotations).is_all:
+        believed = believed_holds(pod.request, pod.annotations)
+        if not believed.is_all and ref not in self._disputed:
             self._disputed.add(ref)
             _log.warning(
                 "annotations that do not agree with the pod spec do not count",
@@ -140,7 +141,7 @@ class ClusterLedger:
                 node=pod.node,
                 counts="what the agent says" if told else "what the spec says",
             )
-        return hold_of(pod.request, pod.annotations, told)
+        return hold_of(pod.request, pod.annotations, told, believed)
 
     def pod(self, ref: PodRef) -> ClusterPod | None:
         return self._pods.get(ref)

@@ -4,10 +4,11 @@ kube-scheduler proposes victims by a node's sums: they may free no card, and bef
 nobody where the sums fit. The order is that of its own choice between nodes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
+from gpu_device_plugin.domain.cards.card import CardIndex
 from gpu_device_plugin.domain.fractions.node_fit import Fit, RequestChecks
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.node.pods import PodRef, Standing
@@ -15,41 +16,36 @@ from gpu_device_plugin.kubernetes.objects.extender_messages import Victims
 
 CountBroken = Callable[[Iterable[PodRef]], int]
 """How many of these evictions a PodDisruptionBudget does not allow."""
-Choose = Callable[[CountBroken], Victims | None]
-"""Whom to evict; None where no eviction helps."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """One node: who may go, and whether the pod fits when some are gone."""
+    """One node: who may go, and whether the pod fits when some are gone, beside whoever goes in any case."""
 
     fits: Callable[[Collection[str]], bool]
     evictable: Mapping[PodRef, tuple[PodHold, Standing]]
-    always: frozenset[str]
-    """Uids of pods that go in any case: they are ending, or kube-scheduler needs what else they hold."""
     count_broken: CountBroken
 
-    def cheapest(self) -> list[PodRef] | None:
-        """Pods of one card if that is enough, else of any; None where no eviction helps."""
-        cards = sorted({card for hold, _ in self.evictable.values() for card in hold.by_card()})
-        seeds = [
-            [ref for ref, (hold, _) in self.evictable.items() if card in hold.by_card()]
-            for card in cards
-        ]
-        found = [chosen for seed in seeds if (chosen := self._without_spared(seed))]
-        if not found and (chosen := self._without_spared(list(self.evictable))):
-            found = [chosen]
-        return min(found, key=self._cost, default=None)
+    def cheapest(self) -> list[PodRef]:
+        """Pods of one card if that is enough, else of any; none where no eviction helps."""
+        by_card: dict[CardIndex, list[PodRef]] = {}
+        for ref, (hold, _) in self.evictable.items():
+            for card in hold.by_card():
+                by_card.setdefault(card, []).append(ref)
+        found = [self._without_spared(seed) for _, seed in sorted(by_card.items())]
+        if not any(found):
+            found = [self._without_spared(list(self.evictable))]
+        return min(filter(None, found), key=self._cost, default=[])
 
     def _without_spared(self, seed: list[PodRef]) -> list[PodRef]:
         """Those of them that are needed, the most valuable spared first; none where all are not enough."""
-        if not self.fits({ref.uid for ref in seed} | self.always):
+        chosen = {ref.uid: ref for ref in seed}
+        if not self.fits(chosen):
             return []
-        chosen = set(seed)
         for ref in sorted(seed, key=self._value, reverse=True):
-            if self.fits({each.uid for each in chosen if each != ref} | self.always):
-                chosen.discard(ref)
-        return sorted(chosen, key=str)
+            if self.fits(chosen.keys() - {ref.uid}):
+                del chosen[ref.uid]
+        return sorted(chosen.values(), key=str)
 
     def _value(self, ref: PodRef) -> tuple[int, int, list[int]]:
         """More is worth more: a budget that would break, a higher priority, a longer life."""
@@ -68,34 +64,36 @@ def _age(created: str) -> list[int]:
     return [-ord(character) for character in created]
 
 
-def choose_victims(
-    ledger: ClusterLedger, node: str, checks: RequestChecks, proposed: Victims
-) -> Victims | Choose | None:
-    """Whom to evict from a node for a pod; None where nobody has to go.
+async def choose_victims(
+    ledger: ClusterLedger,
+    node: str,
+    checks: RequestChecks,
+    proposed: Victims,
+    budgets: Callable[[], Awaitable[CountBroken]],
+) -> Victims | None:
+    """Whom to evict from a node for a pod; None where nobody has to go, or no eviction helps.
 
     What is proposed stays where it frees a card, and where the cards have room: kube-scheduler needs
-    something else then. Else only those proposed stay who hold nothing of the cards, and it takes the
-    budgets to choose the others.
+    something else then. Else only those proposed stay who hold nothing of the cards. `budgets` are
+    asked for only where others have to be chosen.
     """
+    evictable = ledger.evictable(node, checks.pod.standing.priority)
+    ending = {ref.uid for ref, (_, standing) in evictable.items() if standing.is_ending}
+    held, uids = {ref.uid for ref in evictable}, proposed.uids
 
     def fits(gone: Collection[str]) -> bool:
         return isinstance(ledger.fit(node, checks, gone), Fit)
 
-    evictable = ledger.evictable(node, checks.pod.standing.priority)
-    ending = {ref.uid for ref, (_, standing) in evictable.items() if standing.is_ending}
-    uids = set(proposed.uids)
-    if uids and (fits(()) or (not fits(ending) and fits(uids | ending))):
+    has_room = fits(ending)
+    if uids and (fits(()) if has_room else fits({*uids, *ending})):
         return proposed
-    if fits(ending):
-        return None  # There is room, or there will be.
-    held = {ref.uid for ref in evictable}
-    others = [uid for uid in proposed.uids if uid not in held]
+    if has_room or held == ending:
+        return None  # There is room, or there will be; or nobody is left to go.
+    others = [uid for uid in uids if uid not in held]
+    always = {*ending, *others}
     staying = {ref: found for ref, found in evictable.items() if ref.uid not in ending}
-
-    def choose(count_broken: CountBroken) -> Victims | None:
-        chosen = _Search(fits, staying, frozenset((*ending, *others)), count_broken).cheapest()
-        if chosen is None:
-            return None
-        return Victims([*others, *(ref.uid for ref in chosen)], count_broken(chosen))
-
-    return choose if staying else None
+    count_broken = await budgets()
+    chosen = _Search(lambda gone: fits({*gone, *always}), staying, count_broken).cheapest()
+    if not chosen:
+        return None
+    return Victims([*others, *(ref.uid for ref in chosen)], count_broken(chosen))

@@ -31,6 +31,7 @@ from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
+from gpu_device_plugin.kubernetes.client.turns import Turns
 from gpu_device_plugin.kubernetes.objects.cluster_watch import (
     Changes,
     ClusterNode,
@@ -224,8 +225,7 @@ class Controller:
     async def _catch_up(self) -> None:
         await self._watch.catch_up()
         # Once for all nodes, before the first call: afterwards only what changes is counted.
-        for _ in self.ledger.count():
-            pass
+        await Turns().finish(self.ledger.count())
         self.models.labels.all_changed()
         for node in self.ledger.offers:
             self._unhealthy.node_changed(node)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection
+from functools import cache
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
@@ -11,6 +12,7 @@ from gpu_device_plugin.controller.preemption import CountBroken, choose_victims
 from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.client.turns import TURN_SECONDS, Turns
 from gpu_device_plugin.kubernetes.objects.extender_messages import (
     Preemption,
     Question,
@@ -27,24 +29,8 @@ from gpu_device_plugin.settings.controller_settings import FilterKeeps
 MOST_NODES = 8
 """Some for a later extender to choose from; `prioritize` names the first of them."""
 _MOST_SCORE = 10
-_TURN_SECONDS = 0.01
 _SEARCH_SECONDS = 1.0
 """After which no further node is searched for victims where one is found."""
-
-
-class _Turns:
-    """Lets everything else in the loop go on between two nodes of a long answer.
-
-    The Lease, the watches and /healthz go on, whatever one pod costs on so many nodes.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._began = seconds, time.monotonic()
-
-    async def give(self) -> None:
-        if time.monotonic() - self._began >= self._seconds:
-            await asyncio.sleep(0)
-            self._began = time.monotonic()
 
 
 class Extender:
@@ -55,7 +41,7 @@ class Extender:
         ledger: ClusterLedger,
         budgets: Callable[[Collection[PodRef]], Awaitable[CountBroken]],
         keeps: FilterKeeps = FilterKeeps.AUTO,
-        turn_seconds: float = _TURN_SECONDS,
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         """An answer keeps the loop for `turn_seconds`, but for one node at least.
 
@@ -93,19 +79,14 @@ class Extender:
         asked = read_preemption(body)
         if not asked.pod.asks_units:
             return preemption_answer(asked.victims)
-        turns, kept = _Turns(self._turn_seconds), dict[str, Victims]()
+        turns, kept = Turns(self._turn_seconds), dict[str, Victims]()
         checks = self._ledger.checks(asked.pod)
-        count_broken: CountBroken | None = None
+        budgets = cache(lambda: asyncio.ensure_future(self._budgets(self._evictable(asked))))
         enough = time.monotonic() + _SEARCH_SECONDS
         for name, proposed in asked.victims.items():
             if kept and time.monotonic() > enough:
                 break  # kube-scheduler needs one node
-            found = choose_victims(self._ledger, name, checks, proposed)
-            if callable(found):
-                if count_broken is None:
-                    count_broken = await self._budgets(self._evictable(asked))
-                    enough = time.monotonic() + _SEARCH_SECONDS
-                found = found(count_broken)
+            found = await choose_victims(self._ledger, name, checks, proposed, budgets)
             if found is not None:
                 kept[name] = found
             await turns.give()
@@ -118,9 +99,8 @@ class Extender:
 
     async def _judge(self, question: Question) -> Judged:
         """Which nodes fit, with their scores; the others, with why."""
-        turns, checks = _Turns(self._turn_seconds), self._ledger.checks(question.pod)
-        for _ in self._ledger.count():
-            await turns.give()
+        turns, checks = Turns(self._turn_seconds), self._ledger.checks(question.pod)
+        await turns.finish(self._ledger.count())
         found = self._ledger.judge(question.names, checks)
         for alike in found.left:
             for same in self._ledger.still_alike(alike):
@@ -133,7 +113,7 @@ class Extender:
         if node is not None and node not in known:
             why = self._ledger.left_out.get(node) or f"no node {node} with slices"
             return 404, json.dumps({"error": why}).encode()
-        turns, found = _Turns(self._turn_seconds), []
+        turns, found = Turns(self._turn_seconds), []
         for name in known if node is None else [node]:
             if name in self._ledger.offers:
                 found.append(self._inspected(name))

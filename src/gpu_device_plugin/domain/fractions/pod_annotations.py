@@ -234,7 +234,7 @@ def believed_holds(pod: PodRequest, annotations: Mapping[str, str]) -> BelievedH
     tells everything else.
     """
     apps, inits, core = (
-        _amounts(annotations.get(key, "{}"))
+        _amounts(annotations[key]) if key in annotations else {}
         for key in (ALLOCATION, INIT_ALLOCATION, CORE_ALLOCATION)
     )
     if apps is None or inits is None or core is None:
@@ -276,9 +276,12 @@ def card_count(pod: PodRequest) -> int:
 
 
 def hold_of(
-    pod: PodRequest, annotations: Mapping[str, str], told: Holding[CardIndex] | None = None
+    pod: PodRequest,
+    annotations: Mapping[str, str],
+    told: Holding[CardIndex] | None = None,
+    believed: BelievedHolds | None = None,
 ) -> PodHold:
-    """What a pod that is bound to a node holds there, or will.
+    """What a pod that is bound to a node holds there, or will; `believed` where that was asked already.
 
     What the node's agent says (`told`) comes first. Else annotations count for a container where
     they agree with the spec. A sidecar or init container that they do not name is taken to be on
@@ -288,7 +291,7 @@ def hold_of(
     if told is not None:
         return told_hold(pod.ref, told)
     asking = [container for container in pod.containers if container.asks]
-    parts, _ = believed_holds(pod, annotations)
+    parts, _ = believed or believed_holds(pod, annotations)
     apps = [c for c in asking if c.kind is ContainerKind.APP]
     first = next((parts[c.name] for c in apps if c.name in parts), {})
     sums, left = ContainerSums(), []

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import Answer, ApiServer, Request
 from gpu_device_plugin.kubernetes.client.foreign_text import decode
 from gpu_device_plugin.kubernetes.client.listing import pages
+from gpu_device_plugin.kubernetes.client.turns import Turns
 from gpu_device_plugin.kubernetes.client.wire import Bare, Item, RawList, Status, WatchLine
 
 _log = structlog.get_logger(__name__)
@@ -53,10 +54,11 @@ class Source:
 class ObjectListener(Generic[Item]):
     """Callbacks for the objects: all at once after a list, then one by one.
 
-    `lists` is called when a list is about to be asked for.
+    `lists` is called when a list is about to be asked for. Where `replace` answers with steps, others
+    run between them: all nodes or pods of a large cluster take longer than the Lease lasts.
     """
 
-    replace: Callable[[Sequence[Item]], None]
+    replace: Callable[[Sequence[Item]], Iterable[None] | None]
     put: Callable[[Item], None]
     remove: Callable[[Item], None]
     lists: Callable[[], None] = lambda: None
@@ -71,14 +73,18 @@ def listen_by_key(
 ) -> ObjectListener[Item]:
     """A listener that keeps objects by a key; `known` tells the keys that it keeps.
 
-    `drop` is also called for a key that was never put.
+    What is gone is dropped last, so that nothing is missing meanwhile. `drop` is also called for a
+    key that was never put.
     """
 
-    def replace(items: Sequence[Item]) -> None:
-        for gone in set(known()).difference(map(key, items)):
-            drop(gone)
+    def replace(items: Sequence[Item]) -> Iterator[None]:
+        listed = set()
         for item in items:
+            listed.add(key(item))
             put(item)
+            yield
+        for gone in set(known()) - listed:
+            drop(gone)
         replaced()
 
     return ObjectListener(replace, put, lambda item: drop(key(item)))
@@ -147,7 +153,7 @@ class Reflection(Generic[Item]):
     async def relist(self) -> None:
         """List again, past the server's cache; returns once `replace` has had that list.
 
-        All that was written before this call is in it.
+        All that was written before this call is in it. One that is under way begins again.
         """
         self._relists_wanted += 1
         wanted = self._relists_wanted
@@ -163,10 +169,8 @@ class Reflection(Generic[Item]):
         while True:
             began = asyncio.get_running_loop().time()
             try:
-                if not self._version:
-                    await self._relist()
                 # A list that was asked for meanwhile, or one that we do without, is no failure.
-                if not self._version or await self._followed():
+                if await self._was_interrupted() or not self._version:
                     continue
             except ClusterError as error:
                 self._tell(str(error))
@@ -186,7 +190,7 @@ class Reflection(Generic[Item]):
                 await self._do_without(answer)
                 return
             version = self._page(answer, found)
-        self._replace(found, version, wanted)
+        await self._replace(found, version, wanted)
 
     def _page(self, answer: Answer, found: list[bytes]) -> str:
         """Add a page's objects to those found, with what we read of them; the list's version."""
@@ -200,9 +204,8 @@ class Reflection(Generic[Item]):
             raise ClusterError(f"list of {self._source.path}: {error}") from error
         return listed.metadata.resource_version
 
-    def _replace(self, found: Sequence[bytes], version: str, wanted: int) -> None:
-        items = _Decoded(found, self._item)
-        self._listener.replace(items)
+    async def _replace(self, found: Sequence[bytes], version: str, wanted: int) -> None:
+        await Turns().finish(self._listener.replace(_Decoded(found, self._item)) or ())
         self.is_synced = True
         self.trouble = ""
         self._news_at = asyncio.get_running_loop().time()
@@ -228,14 +231,14 @@ class Reflection(Generic[Item]):
         else:
             if not self.is_synced:
                 _log.info("the API server has no such list", path=self._source.path)
-            self._listener.replace([])
+            await Turns().finish(self._listener.replace([]) or ())
             self.is_synced, self.trouble = True, ""
             self._refusals = 16  # it will not have the API soon
         await asyncio.sleep(self._api.availability.pace.pause(self._refusals, _REFUSED_SECONDS))
 
-    async def _followed(self) -> bool:
-        """Watch once; whether `relist` ended it."""
-        self._following = asyncio.ensure_future(self._follow())
+    async def _was_interrupted(self) -> bool:
+        """List where nothing is known, and watch once; whether `relist` ended it."""
+        self._following = asyncio.ensure_future(self._list_and_follow())
         try:
             await self._following
         except asyncio.CancelledError:
@@ -246,6 +249,12 @@ class Reflection(Generic[Item]):
         finally:
             self._following = None
         return False
+
+    async def _list_and_follow(self) -> None:
+        if not self._version:
+            await self._relist()
+        if self._version:
+            await self._follow()
 
     async def _follow(self) -> None:
         """Watch once, until the server or the network ends it, or nothing comes for too long.

@@ -45,7 +45,8 @@ _Amounts = dict[str, str | int | float]
 
 def _read_amounts(amounts: _Amounts | None, names: Collection[str], domain: str) -> _Amounts | None:
     """Those of `names` and some of `domain`: a tenant can write twenty thousand of any name."""
-    amounts = amounts or {}
+    if not amounts:
+        return None
     others = (name for name in amounts if domain and name.startswith(domain))
     kept = (*(name for name in names if name in amounts), *islice(others, _MOST_RESOURCES))
     return {name: amounts[name] for name in kept} or None

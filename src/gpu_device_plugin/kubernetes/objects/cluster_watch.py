@@ -3,7 +3,7 @@
 import asyncio
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -205,15 +205,18 @@ class ClusterWatch(NodesAndPods[Node, Pod]):
             self._processors.node_changed(name, None)
             self._changes.node(name, None)
 
-    def _replace_pods(self, pods: Sequence[Pod]) -> None:
+    def _replace_pods(self, pods: Sequence[Pod]) -> Iterator[None]:
+        listed = set()
+        for pod in pods:
+            listed.add(pod.metadata.uid)
+            self._put_pod(pod)
+            yield
         # A pod that was learned of while the list was under way may be missing there and alive.
-        listed = {pod.metadata.uid for pod in pods} | self._since_list
+        listed |= self._since_list
         for uid in self._pods.keys() - listed:
             self._note(uid, "")
             self._drop_pod(uid)
         self._processors.keep(listed)
-        for pod in pods:
-            self._put_pod(pod)
 
     def _note(self, uid: str, version: str) -> None:
         """Keep which version the watch told of a pod that is being read."""
