@@ -9,8 +9,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, closing
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,16 +26,14 @@ from tools.harness.ports import free_port
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy
 from gpu_device_plugin.web.extender_server import PREFIX
 
-_NODES, _CARDS, _PODS = 5000, 8, 20000
-_ROUNDS = 3000
+CARDS = 8
 _BURST = 64
 _NODE_CPU, _POD_CPU = "96", "4"
 _WHOLE_ROUNDS = 5
-_SEED = 7
-_SHAPES = random.Random(_SEED).sample(  # noqa: S311
+SEED = 7
+SHAPES = random.Random(SEED).sample(  # noqa: S311
     [(units, percent) for units in range(1, 16) for percent in range(5, 101, 5)], 40
 )
-_BARS_MS = {500: 5.0, _NODES: 10.0}
 _BOUND = 4
 _TOLD_SECONDS = 0.003
 _HEAD = re.compile(rb"(?is).*?\r\ncontent-length: *(\d+).*?\r\n\r\n")
@@ -71,51 +69,56 @@ rounds each, busy machine). With the best eight, 5,000 names take `binpack` 9.1 
 18.7 ms, 20.0 and 21.7 ms. 500 names take `fgd` 2.7 and 3.3 ms, with all 3.7 and 4.4 ms."""
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A cluster, and how it is asked.
+
+    Attributes:
+        bars_ms: Number of names in a question -> what filter and prioritize may take together.
+    """
+
+    nodes: int
+    pods: int
+    rounds: int
+    bars_ms: Mapping[int, float]
+    resident_mib: float
+
+    @property
+    def amounts(self) -> Mapping[str, int]:
+        """As the words of a chapter name them."""
+        return {
+            "nodes": self.nodes,
+            "cards": CARDS,
+            "pods": self.pods,
+            "rounds": self.rounds,
+            "shapes": len(SHAPES),
+            "seed": SEED,
+        }
+
+
+_SIZE = Size(5000, 20000, 3000, {500: 5.0, 5000: 10.0}, 140)
+
+
 async def measure() -> Chapter:
     """Ask one controller, many times."""
-    async with AsyncExitStack() as stack:
-        server, _ = await stack.enter_async_context(running())
-        drawn = random.Random(_SEED)  # noqa: S311
-        names = _fill(server, drawn)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        config = kubeconfig(folder / "k", f"http://127.0.0.1:{server.port}", {"token": "t"})
-        process, ports = await start_controller(config)
-        stack.push_async_callback(end_controller, process)
-        session = await stack.enter_async_context(aiohttp.ClientSession())
-        caller = Caller(session, ports, process.pid)
-        rounds = _Rounds(stack.enter_context(closing(caller)), server, names, drawn)
-        played = {
-            (policy, count): await rounds.play(count, policy)
-            for policy in PlacementPolicy
-            for count in _BARS_MS
-        }
-        soft = await rounds.play(_NODES, PlacementPolicy.FGD, _PREFERENCE)
-        resident, counted = resident_mib(process.pid), await caller.answering("filter")
+    async with cluster(_SIZE) as asked:
+        caller, names, pid = asked.caller, asked.names, asked.pid
+        played = await asked.play_all()
+        soft = await asked.play(_SIZE.nodes, PlacementPolicy.FGD, _PREFERENCE)
+        resident, counted = resident_mib(pid), await caller.answering("filter")
         whole = [await _whole(caller, names) for _ in range(_WHOLE_ROUNDS)]
         answering = (await caller.answering("filter") - counted) / _WHOLE_ROUNDS
-        peak = _peak_mib(process.pid)
-        burst = await _burst(caller, server)
-    rows: list[Row] = []
-    for (policy, count), (whole_round, own) in played.items():
-        what, p99 = (
-            f"filter and prioritize by {policy}, {count:,} names",
-            quantile(whole_round, 0.99),
-        )
-        rows += [
-            at_most(f"{what}, p99", 1000 * p99, _BARS_MS[count], "ms"),
-            shown(
-                f"{what}, median (and of processor time: median, p99)",
-                f"{1000 * quantile(whole_round, 0.5):.2f} ({_two(own)})",
-            ),
-        ]
-    rows += [
+        peak = _peak_mib(pid)
+        burst = await _burst(caller, asked.server)
+    rows = [
+        *played,
         shown(
-            f"by fgd, {_NODES:,} names, pods with preferences: all that fit stay, median and p99",
+            f"by fgd, {_SIZE.nodes:,} names, pods with preferences: all that fit stay, median and p99",
             _two(soft[0]),
         ),
         shown("processor time of it, median and p99", _two(soft[1])),
         at_most(
-            f"filter, {_NODES:,} whole nodes ({len(_body(names)) / 1e6:.0f} MB), after the body is read, mean",
+            f"filter, {_SIZE.nodes:,} whole nodes ({len(_body(names)) / 1e6:.0f} MB), after the body is read, mean",
             1000 * answering,
             250,
             "ms",
@@ -125,27 +128,25 @@ async def measure() -> Chapter:
         at_most(
             f"{_BURST} pods for one node, filtered and bound one after the other", burst, 5, "s", 2
         ),
-        at_most("resident with names only", resident, 140, "MiB", 0),
+        at_most("resident with names only", resident, _SIZE.resident_mib, "MiB", 0),
         shown("resident at most, with whole nodes", f"{peak:.0f} MiB"),
     ]
-    amounts = {"nodes": _NODES, "cards": _CARDS, "pods": _PODS, "shapes": len(_SHAPES)}
-    method = _METHOD.format(**amounts, seed=_SEED, rounds=_ROUNDS)
-    return Chapter(_TITLE, method, tuple(rows))
+    return Chapter(_TITLE, _METHOD.format(**_SIZE.amounts), tuple(rows))
 
 
 def _two(seconds: Sequence[float]) -> str:
     return f"{1000 * quantile(seconds, 0.5):.2f} ms, {1000 * quantile(seconds, 0.99):.2f} ms"
 
 
-def _fill(server: StandInApiServer, drawn: random.Random) -> Sequence[str]:
+def _fill(server: StandInApiServer, drawn: random.Random, size: Size) -> Sequence[str]:
     """Nodes and pods; the names of the nodes."""
-    names = [f"n{number:05}" for number in range(_NODES)]
+    names = [f"n{number:05}" for number in range(size.nodes)]
     for name in names:
-        server.preload(f"/api/v1/nodes/{name}", node(name, _CARDS, cpu=_NODE_CPU))
-    for number in range(_PODS):
-        units, percent = drawn.choice(_SHAPES)
-        told = held(number // _NODES * 2 % _CARDS, units, percent)
-        on = names[number % _NODES]
+        server.preload(f"/api/v1/nodes/{name}", node(name, CARDS, cpu=_NODE_CPU))
+    for number in range(size.pods):
+        units, percent = drawn.choice(SHAPES)
+        told = held(number // size.nodes * 2 % CARDS, units, percent)
+        on = names[number % size.nodes]
         each = pod(f"p{number}", units, percent, on=on, annotations=told, cpu=_POD_CPU)
         server.preload(path(each), each)
     return names
@@ -240,7 +241,7 @@ async def start_controller(
         *("--kubeconfig", str(config), "--log-level", "error"),
         *flags,
     )
-    async with aiohttp.ClientSession() as session, asyncio.timeout(120):
+    async with aiohttp.ClientSession() as session, asyncio.timeout(600):
         while True:
             try:
                 async with session.get(f"http://127.0.0.1:{ports[1]}/readyz") as response:
@@ -251,24 +252,68 @@ async def start_controller(
             await asyncio.sleep(0.1)
 
 
+@asynccontextmanager
+async def cluster(size: Size) -> AsyncIterator["Rounds"]:
+    """A cluster of this size, and a controller that leads there."""
+    async with AsyncExitStack() as stack:
+        server, _ = await stack.enter_async_context(running())
+        drawn = random.Random(SEED)  # noqa: S311
+        names = _fill(server, drawn, size)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        config = kubeconfig(folder / "k", f"http://127.0.0.1:{server.port}", {"token": "t"})
+        began = time.perf_counter()
+        process, ports = await start_controller(config)
+        until_ready = time.perf_counter() - began
+        stack.push_async_callback(end_controller, process)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        caller = stack.enter_context(closing(Caller(session, ports, process.pid)))
+        yield Rounds(size, caller, server, names, drawn, process.pid, until_ready)
+
+
 @dataclass
-class _Rounds:
+class Rounds:
+    """Questions to a controller.
+
+    Attributes:
+        pid: The controller's.
+        until_ready: Seconds from its start until it led.
+    """
+
+    size: Size
     caller: Caller
     server: StandInApiServer
     names: Sequence[str]
     drawn: random.Random
+    pid: int
+    until_ready: float
+
+    async def play_all(self) -> list[Row]:
+        """By every policy, with each number of names."""
+        rows: list[Row] = []
+        for policy in PlacementPolicy:
+            for count, bar in self.size.bars_ms.items():
+                whole, own = await self.play(count, policy)
+                what = f"filter and prioritize by {policy}, {count:,} names"
+                rows += [
+                    at_most(f"{what}, p99", 1000 * quantile(whole, 0.99), bar, "ms"),
+                    shown(
+                        f"{what}, median (and of processor time: median, p99)",
+                        f"{1000 * quantile(whole, 0.5):.2f} ({_two(own)})",
+                    ),
+                ]
+        return rows
 
     async def play(
         self, count: int, policy: str, spec: Mapping[str, Any] | None = None
     ) -> tuple[list[float], list[float]]:
         """Seconds of each round, and of the controller's processor time in it."""
         whole, own, asked = [], [], {PLACEMENT_ANNOTATION: policy}
-        for number in range(_ROUNDS):
+        for number in range(self.size.rounds):
             on, told = self.drawn.choice(self.names), held(7, 1, 5)
             each = pod(f"p{number}", 1, 5, on=on, annotations=told, cpu=_POD_CPU)
             await self.server.put(path(each), each)
             name = f"new-{policy}-{count}-{number}{'-soft' if spec else ''}"
-            new = pod(name, *self.drawn.choice(_SHAPES), annotations=asked, cpu=_POD_CPU)
+            new = pod(name, *self.drawn.choice(SHAPES), annotations=asked, cpu=_POD_CPU)
             new["spec"] |= spec or {}
             await self.server.put(path(new), new)
             names = self.drawn.sample(list(self.names), count)
@@ -290,7 +335,7 @@ class _Rounds:
 
 async def _burst(caller: Caller, server: StandInApiServer) -> float:
     """Seconds for these pods of 1 unit and 5 %, all for one empty node of eight cards."""
-    await server.put("/api/v1/nodes/burst", node("burst", _CARDS))
+    await server.put("/api/v1/nodes/burst", node("burst", CARDS))
     pods = [pod(f"burst-{number}", 1, 5) for number in range(_BURST)]
     for each in pods:
         await server.put(path(each), each)
