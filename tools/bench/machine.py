@@ -23,7 +23,7 @@ class Machine:
     def lines(self) -> tuple[str, ...]:
         """As list items."""
         return (
-            f"- Machine: {self.model}, {self.cores} cores, Linux {self.kernel}",
+            f"- Machine, where a chapter names no other: {self.model}, {self.cores} cores, Linux {self.kernel}",
             f"- {self.python}; everything measured (agent, stand-in kubelet, API server, client) shares "
             "these cores",
         )
@@ -44,7 +44,8 @@ def this_machine() -> Machine:
 def moment() -> str:
     """Now, and how busy the machine has been."""
     now = datetime.datetime.now(tz=datetime.UTC)
-    return f"Measured {now:%Y-%m-%d %H:%M} UTC, load {os.getloadavg()[0]:.1f} before."
+    on = f"{this_machine().model}, {os.cpu_count()} cores"
+    return f"Measured {now:%Y-%m-%d %H:%M} UTC on {on}, load {os.getloadavg()[0]:.1f} before."
 
 
 def file_system(path: Path) -> str:

@@ -18,6 +18,7 @@ both figures of a ratio come from one run. Cards are simulated, except in the la
 real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
 """
 _REAL_CARD = "real card"
+_MACHINE = re.compile(r"^- Machine.*\n- Python.*$", re.MULTILINE)
 _VARIANT = re.compile(
     r", (?P<cap>\d+ %): (?:the card's time|throughput kept|relative error)$"
     r"|^(?P<family>linear|physical|pool|managed): "
@@ -65,7 +66,7 @@ def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequen
     """Put what was measured here into the document; whatever else it says stays.
 
     Args:
-        machine: This one.
+        machine: This one; the document names that of its last whole measurement, and a chapter its own.
         measured: Name of a chapter -> when it was measured, and its text.
         order: All names, as they stand in the document.
     """
@@ -80,7 +81,9 @@ def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequen
             missing = f"## {name}\n\nNot measured yet: `python -m tools.bench {name}`.\n"
             section = _marked(name, "\n".join(measured.get(name, [missing])))
             text = text.removesuffix(kept).rstrip("\n") + "\n\n" + section + "\n" + kept
-    head = [_TITLE, in_short(text), _METHOD, *machine.lines(), "", text.lstrip("\n")]
+    known = _MACHINE.search(before) if set(order).difference(measured) else None
+    lines = known[0] if known else "\n".join(machine.lines())
+    head = [_TITLE, in_short(text), _METHOD, lines, "", text.lstrip("\n")]
     DOCUMENT.write_text("\n".join(head), encoding="utf-8")
 
 
