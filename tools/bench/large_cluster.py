@@ -4,7 +4,7 @@ from tools.bench.extender import Size, cluster
 from tools.bench.machine import cpu_seconds, resident_mib
 from tools.bench.rows import Chapter, at_most, shown
 
-_SIZE = Size(20000, 80000, 1000, {1000: 10.0, 10000: 40.0}, 700)
+_SIZE = Size(20000, 80000, 500, {1000: 10.0, 10000: 40.0}, 700)
 _TITLE = "Larger than today's clusters"
 _METHOD = """\
 The same in a cluster of {nodes:,} nodes of {cards} V100 with {pods:,} pods with slices: the largest managed clusters have up to 65,000 nodes,

@@ -81,8 +81,8 @@ def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequen
             missing = f"## {name}\n\nNot measured yet: `python -m tools.bench {name}`.\n"
             section = _marked(name, "\n".join(measured.get(name, [missing])))
             text = text.removesuffix(kept).rstrip("\n") + "\n\n" + section + "\n" + kept
-    known = _MACHINE.search(before) if set(order).difference(measured) else None
-    lines = known[0] if known else "\n".join(machine.lines())
+    named = _MACHINE.search(before) if set(order).difference(measured) else None
+    lines = named[0] if named else "\n".join(machine.lines())
     head = [_TITLE, in_short(text), _METHOD, lines, "", text.lstrip("\n")]
     DOCUMENT.write_text("\n".join(head), encoding="utf-8")
 

@@ -27,7 +27,7 @@ from tools.harness.ports import free_port
 Json = dict[str, Any]
 QUICK = RetryPace(away_seconds=0.05, first_seconds=0.02, longest_seconds=0.1, watch_lag_seconds=2.0)
 _LOOPBACK = "127.0.0.1"
-_BOOKMARK_SECONDS = 60.0  # of silence, as of the API server
+_BOOKMARK_SECONDS = 60.0
 _SELECTORS = ("field", "label")
 _NAMESPACE = re.compile(r"/namespaces/[^/]+(?=/)")
 
@@ -307,6 +307,8 @@ class StandInApiServer:
             return status(410, "too old resource version")
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
+        loop = asyncio.get_running_loop()
+        marked_at = loop.time()
         with suppress(ConnectionResetError):  # the client has gone
             while epoch == self._epoch:
                 changed, upto = self._changed, self._version  # more may change while a write waits
@@ -317,12 +319,12 @@ class StandInApiServer:
                     await response.write(line[:7])  # lines arrive in pieces, as on a network
                     await response.write(line[7:])
                 at = upto
-                try:
-                    await asyncio.wait_for(changed.wait(), _BOOKMARK_SECONDS)
-                except TimeoutError:
-                    meta = {"resourceVersion": str(at)}
+                if loop.time() - marked_at >= _BOOKMARK_SECONDS:
+                    meta, marked_at = {"resourceVersion": str(at)}, loop.time()
                     told = json.dumps({"type": "BOOKMARK", "object": {"metadata": meta}})
                     await response.write(told.encode() + b"\n")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), _BOOKMARK_SECONDS)
         if request.transport is not None:
             request.transport.abort()
         return response
