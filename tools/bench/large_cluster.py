@@ -7,12 +7,12 @@ from tools.bench.rows import Chapter, at_most, shown
 _SIZE = Size(20000, 80000, 500, {1000: 10.0, 10000: 40.0}, 700)
 _TITLE = "Larger than today's clusters"
 _METHOD = """\
-The same in a cluster of {nodes:,} nodes of {cards} V100 with {pods:,} pods with slices: the largest managed clusters have up to 65,000 nodes,
-not all of them with cards, and kube-scheduler asks for a sample of nodes.
+The same in a cluster of {nodes:,} nodes of {cards} V100 with {pods:,} pods with slices: the largest managed clusters have up to 65,000 nodes.
+kube-scheduler asks about a sample of them.
 
 As in [the chapter before](#the-scheduler-extender), with {rounds:,} rounds each. Until it leads: from the start of the process until
-`/readyz` says that it leads. It reads all nodes and pods twice, once to load and once when it has the Lease, in pages of 500 from the
-stand-in API server, whose work on the same two cores is in the time. The processor time is the controller's alone.
+`/readyz` says that it leads. All nodes and pods come in pages of 500 from the stand-in API server, on the same two cores. The processor
+time is the controller's alone.
 
 The run of 2026-11-29 shared its two cores with other programs (load 7 to 12), and its times on the clock miss. The controller's own
 processor time, at p99 too, is below each target. Nothing was measured on a quiet machine yet."""
