@@ -168,9 +168,15 @@ def not_taken_back(
     """Those of `over` of whose units of `resource` the kubelet offers none, and nobody else has any.
 
     It takes back all that a pod held at once, and in the seconds after its start nothing from anybody.
+    That a pod wanted no other beside it ends with the pod.
     """
     elsewhere = offered | ledger.release(over).ids() if over else offered
-    held = {key: frozenset(ledger.grants[key].ids(resource)) for key in over}
+    grants = {key: ledger.grants[key] for key in over}
+    held = {
+        key: frozenset(grant.ids(resource))
+        for key, grant in grants.items()
+        if not any(share.is_exclusive for share in grant.shares)
+    }
     return frozenset(key for key, ids in held.items() if ids and ids.isdisjoint(elsewhere))
 
 
