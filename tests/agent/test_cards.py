@@ -2,8 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
+from tests.nvml.other_driver import SECOND, OtherDriver
 from tools.harness.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
@@ -91,6 +93,21 @@ async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agen
         rig.cards.restore(2)
 
         await rig.until_offered(ALL, 30)
+
+
+async def test_a_card_of_which_nvml_gives_no_xids_is_told_once(tmp_path: Path) -> None:
+    """In the log, by an Event and in the metrics."""
+    driver = OtherDriver(tmp_path)
+    driver.put("noxids1")
+    async with running_rig(is_started=False) as rig:
+        await rig.start_agent(nvml_library=driver.library)
+        await until(lambda: bool(rig.events("XidsNotGiven")), 20)
+        await rig.until_metric("card_changes_total{", f'uuid="{SECOND}"}} 1.0')
+        (event,) = rig.events("XidsNotGiven")
+
+        assert event["type"] == "Normal"
+        assert f"{SECOND}: NVML gives no XIDs of it" in event["message"]
+        assert "XidsNotGiven" in rig.log.read_text()
 
 
 async def test_the_recover_command_brings_a_card_back() -> None:

@@ -304,14 +304,15 @@ async def test_top_does_not_say_that_nothing_is_held_where_nobody_answered(
 async def test_a_run_directory_without_a_file_system_of_its_own_is_a_note(cluster: Cluster) -> None:
     """Nothing is wrong there; other Events that are no warnings stay unsaid."""
     await agents(cluster)
-    for reason in ("RunDirectoryShared", "Withdrawing"):
+    for reason in ("RunDirectoryShared", "XidsNotGiven", "Withdrawing"):
         words = ("gpu-a", reason, "text of it", "gpu-device-plugin")
         await cluster.say(*words, kind="Node", event_type="Normal")
     said = await found(cluster)
 
     assert "node gpu-a reported RunDirectoryShared" in said
+    assert "node gpu-a reported XidsNotGiven" in said
     assert "Withdrawing" not in said
-    assert "0 problems, 1 note\n" in said
+    assert "0 problems, 2 notes\n" in said
 
 
 async def test_a_node_whose_mode_is_not_served_is_a_problem(cluster: Cluster) -> None:

@@ -76,6 +76,19 @@ async def test_a_closed_node_without_room_asks_for_less(cluster: Cluster) -> Non
     assert "uncordon" not in found
 
 
+@pytest.mark.parametrize("units", [0, 2])
+async def test_a_pod_in_hamis_names_is_to_be_translated(cluster: Cluster, units: int) -> None:
+    """Where nothing has done so, also beside names of this plugin: two pods of it would not help."""
+    asking = pod("hami", units, 30 if units else 0)
+    limits = asking["spec"]["containers"][0]["resources"]["limits"]
+    limits |= {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
+    found = await why(cluster, asking)
+
+    assert "it asks by HAMi's names (nvidia.com/gpu, nvidia.com/gpumem)" in found
+    assert "controller.webhook.hami" in found
+    assert "two pods" not in found
+
+
 async def test_a_pod_that_was_written_in_mib_is_told_its_units(cluster: Cluster) -> None:
     """Where no card has so many units."""
     found = await why(cluster, pod("mib", 3500, 30))

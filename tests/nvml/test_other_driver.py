@@ -52,6 +52,15 @@ async def test_a_module_that_was_loaded_again_is_seen(driver: OtherDriver, start
     assert "" != before.driver_load != after.driver_load != ""
 
 
+async def test_a_card_of_which_nvml_gives_no_xids_is_told(
+    driver: OtherDriver, start: Start
+) -> None:
+    """As on WSL2; one that is lost says nothing of that."""
+    driver.put("noxids1")
+    watch = start(driver.library, PATIENT, kernel=driver.kernel)
+    assert [card.gives_xids for card in (await watch.seen(Inventory)).cards] == [True, False]
+
+
 async def test_a_card_that_is_switched_to_mig_is_seen(driver: OtherDriver, start: Start) -> None:
     watch = start(driver.library, PATIENT, kernel=driver.kernel)
     assert [card.is_mig for card in (await watch.seen(Inventory)).cards] == [False, False]

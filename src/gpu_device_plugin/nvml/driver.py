@@ -88,8 +88,8 @@ class Driver:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = self.uuids[index] = str(pynvml.nvmlDeviceGetUUID(handle))
             self._by_address[_address(handle)] = uuid
-            self._register(handle)
-            card = _describe(uuid, index, handle)
+            gives_xids = self._register(handle)
+            card = {**_describe(uuid, index, handle), "gives_xids": gives_xids}
             for _, found in mig_handles(handle) if card["is_mig"] else ():
                 self._by_address[_address(found)] = uuid
                 self._instance_at[_address(found)] = str(pynvml.nvmlDeviceGetUUID(found))
@@ -198,14 +198,18 @@ class Driver:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
-    def _register(self, handle: Any) -> None:
-        """Register for the XIDs of a card if it reports them; probes find a lost one."""
-        if self._events is not None:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlDeviceRegisterEvents(
-                    handle, pynvml.nvmlEventTypeXidCriticalError, self._events
-                )
-                self.has_events = True
+    def _register(self, handle: Any) -> bool:
+        """Register for the XIDs of a card; False if it reports none. Probes find a lost one."""
+        if self._events is None:
+            return False
+        try:
+            pynvml.nvmlDeviceRegisterEvents(
+                handle, pynvml.nvmlEventTypeXidCriticalError, self._events
+            )
+        except pynvml.NVMLError as error:
+            return bool(error.value != pynvml.NVML_ERROR_NOT_SUPPORTED)
+        self.has_events = True
+        return True
 
 
 class _Limits(ctypes.Structure):

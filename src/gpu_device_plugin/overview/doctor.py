@@ -27,7 +27,7 @@ _ENDS = {
     "UnitSwitched": ("UnitSwitchRefused",),
     "WithdrawalEnded": ("WithdrawalWaits",),
 }
-_TOLD = {"RunDirectoryShared"}  # nothing is wrong, and it can be better
+_TOLD = {"RunDirectoryShared", "XidsNotGiven"}  # nothing is wrong, and it can be better
 _CARD_TEXT = re.compile(r"^(?:card \d+ \()?((?:GPU|MIG)-[^\s:)]+)\)?: ")
 _LABEL_TEXT = re.compile(r"label ([^\s=]+)=(\S*) ")
 _SLICES_POLICY = "-slices"

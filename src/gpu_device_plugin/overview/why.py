@@ -10,6 +10,7 @@ import msgspec
 from gpu_device_plugin.domain.cards.fault_cures import fault_cure
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import TEMPLATE, asked_text, parse_claim_name
+from gpu_device_plugin.domain.fractions.foreign_resource_names import HAMI
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     ASSIGNED,
     FIRST_GENERATION,
@@ -32,6 +33,10 @@ from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
 from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_verdicts
 
 _NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
+_TRANSLATE = (
+    "it asks by HAMi's names ({}), which no node of this plugin offers: set the chart's controller.webhook.hami, which "
+    "translates them, and create the pod again, or write it in this plugin's names (docs/models.md)"
+)
 _OTHER_API = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/allocation-api=dra and create the pod "
     "again, or a node gpu-device-plugin/allocation-api=device-plugin (docs/dra.md)",
@@ -151,11 +156,8 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
             f"ask somebody who may list nodes and pods to run this: what each node has for it is not "
             f"shown to you ({now.unlisted})",
         )
-    if names and request.asks and request.allocation_api is AllocationApi.DEVICE_PLUGIN:
-        return (
-            f"make two pods of it: a node gives slices or whole cards, never both, and this pod asks "
-            f"for a slice and for {names}",
-        )
+    if otherwise := _to_write_otherwise(asking):
+        return (otherwise,)
     offered = offered_devices(now.nodes.values())
     if found := other_names(asking.devices, offered) or tuple(_to_make_room(verdicts)):
         return found
@@ -164,6 +166,19 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
     nowhere = "no node publishes cards: run `kubectl gpu doctor`"
     nowhere = _not_offered(asking.devices, offered) if names else nowhere
     return (_NEVER if verdicts else nowhere,)
+
+
+def _to_write_otherwise(asking: ClusterPod) -> str:
+    """How to ask for what no node gives, whatever is free; empty where one may."""
+    if HAMI.is_spoken(asking.devices):
+        return _TRANSLATE.format(few(sorted(asking.devices.keys() & HAMI.names)))
+    is_classic = asking.request.allocation_api is AllocationApi.DEVICE_PLUGIN
+    if asking.devices and asking.request.asks and is_classic:
+        return (
+            f"make two pods of it: a node gives slices or whole cards, never both, and this pod asks "
+            f"for a slice and for {few(sorted(asking.devices))}"
+        )
+    return ""
 
 
 def _to_make_room(verdicts: Sequence[NodeVerdict]) -> Iterator[str]:

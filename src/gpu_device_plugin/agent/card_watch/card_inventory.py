@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.cards.health import (
     restore_health,
     unshareable,
 )
-from gpu_device_plugin.domain.cards.health_values import Health, HealthRules
+from gpu_device_plugin.domain.cards.health_values import Change, ChangeKind, Health, HealthRules
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.named_cards import named_cards
 from gpu_device_plugin.domain.cards.nvml_reports import (
@@ -66,6 +66,7 @@ class CardInventory:
         self._inventory: Inventory | None = None
         self._used: dict[str, int | None] = {}
         self._taken_out: Sequence[str] = ()  # entries of the operator's list, as it was read last
+        self._without_xids: set[str] = set()
         self._nameless: list[str] = []  # those of them that name no card, as told
         self.memory_limits: dict[str, Mapping[str, CgroupMemory]] = {}
         """Card -> `Probe.limits`, by its last probe."""
@@ -225,6 +226,7 @@ class CardInventory:
         why = next((f": {fault.text}" for fault, _ in found if fault is not None), "")
         for report in inventory.cards:
             self._note_left_out(report, known)
+            self._note_xids(report)
         for slot in inventory.unreadable:
             if slot.uuid and all(card.uuid != slot.uuid for card in known):
                 text = f"card {slot.index} ({slot.uuid}) is left out: NVML says {slot.error}"
@@ -253,6 +255,13 @@ class CardInventory:
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
             self.recorder.node_note(reason, f"{name} is left out: {found.text}")
+
+    def _note_xids(self, report: CardReport) -> None:
+        """Say once of a card that nobody hears of its XIDs."""
+        if not report.gives_xids and report.uuid not in self._without_xids:
+            self._without_xids.add(report.uuid)
+            text = "NVML gives no XIDs of it (WSL2, some virtual machines): only probes find its faults"
+            self.recorder.card_changed(Change(ChangeKind.NOTICE, report.uuid, "XidsNotGiven", text))
 
     def _assign_numbers(
         self, served: Sequence[CardReport], known: Iterable[Card]

@@ -22,6 +22,7 @@ class CardReport:
     Attributes:
         memory_mib: Rounded down, 0 where NVML cannot tell.
         is_silent: It took longer than a card may to tell this.
+        gives_xids: Whether NVML tells its XIDs.
     """
 
     uuid: str
@@ -33,6 +34,7 @@ class CardReport:
     is_mig: bool
     hardware: Hardware = UNKNOWN
     is_silent: bool = False
+    gives_xids: bool = True
 
     def as_card(self, number: CardNumber) -> Card:
         where = number, self.index, self.minor
