@@ -12,7 +12,7 @@ from tools.harness.waiting import until
 OFFERED = {MEM: 60, CORE: 400, COUNT: 4}
 THEIRS = {MEM: 15, CORE: 0, COUNT: 0}
 NOTHING = dict.fromkeys(OFFERED, 0)
-SERVES = f"another device plugin serves {MEM}"
+SERVES = f"another device plugin serves {MEM}, or pods hold units of it"
 
 
 @asynccontextmanager
@@ -92,6 +92,30 @@ async def test_gpushare_keeps_its_node_where_it_and_the_agent_start_again_togeth
             assert rig.allocatable() == THEIRS
 
 
+async def test_pods_that_hold_gpushares_units_keep_their_node_and_what_it_wrote_into_them(
+    clock: Path,
+) -> None:
+    """Its units are not ours to take over, also where it is gone: the pod's card is not known."""
+    key = "scheduler.framework.gpushare.allocation"
+    async with rig_with_clock(clock) as rig:
+        async with gpushare(rig):
+            admission = await rig.admit("old", {MEM: 3}, annotations={key: '{"0":{"1":3}}'})
+            assert admission.is_admitted, admission.message
+        await rig.until_offered(NOTHING)
+        await rig.start_agent()
+        await rig.until_page(SERVES, 60)
+        set_clock(rig, 1040)
+        await looks(rig)
+        assert rig.allocatable() == NOTHING
+        pod = "/api/v1/namespaces/default/pods/old"
+        assert rig.annotations(pod) == {key: '{"0":{"1":3}}'}
+        assert not rig.events("SliceAdopted")
+        rig.kubelet.finish(rig.uid("old"))
+        await looks(rig)
+        set_clock(rig, 1080)
+        await rig.until_offered(OFFERED, 30)
+
+
 async def test_what_gpushare_leaves_in_the_status_and_what_koordinator_writes_there_is_no_plugin() -> (
     None
 ):
@@ -114,6 +138,7 @@ async def test_a_first_agent_waits_for_the_kubelet_to_say_whom_it_serves_and_a_l
         rig.kubelet.pod_resources.tells_served = False
         await rig.start_agent()
         await until(lambda: rig.kubelet.pod_resources.asked_for_served >= 2, 60)
+        await rig.until_page("the kubelet does not tell which device plugins serve it", 60)
         assert rig.allocatable() == NOTHING
         rig.kubelet.pod_resources.tells_served = True
         await rig.until_offered(OFFERED, 30)

@@ -149,7 +149,7 @@ class PodResources:
         return ListedPod(PodRef(namespace, name), held, frozenset(drivers))
 
     def _explain(self, method: str, error: grpc.aio.AioRpcError) -> str:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        if method == "Get" and error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return (
                 f"this kubelet has no PodResources {method}: it is older than 1.34,"
                 " or its feature gate KubeletPodResourcesGet is off"

@@ -126,13 +126,15 @@ class ModeFollower:
 
     def note_others(self, others: OtherPlugins, sockets: str) -> None:
         """Other plugins as the kubelet has them, remembered over a restart, and the sockets that answer where they are new."""
-        if others.names != self.others.names or sockets:
+        is_new = others.names != self.others.names
+        if is_new or sockets:
             answering = f" (sockets that answer: {sockets})" if sockets else ""
             names = ", ".join(sorted(others.names))
-            self._serving = f"another device plugin serves {names}{answering}; {OTHERS_CURE}"
+            self._serving = f"another device plugin serves {names}, or pods hold units of it{answering}; {OTHERS_CURE}"
         self.others = others
         self._check_foreign()
-        self.remember()
+        if is_new:
+            self.remember()
 
     def note_registered(self, resource: str) -> None:
         """The kubelet knows this resource by our registration; remembered, so that it is never foreign."""

@@ -1,15 +1,17 @@
 """Looks for another device plugin that gives away the same cards, before anything is registered and then every few seconds."""
 
 import asyncio
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass, field
 
 import structlog
 
 from gpu_device_plugin.agent.card_watch.mode_follower import OTHERS_CURE, ModeFollower
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import Registrations
+from gpu_device_plugin.domain.fractions.units import Resource, are_ours
 from gpu_device_plugin.domain.node.other_plugins import is_of_others, served_by_others
+from gpu_device_plugin.domain.node.pods import ListedPod
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.plugin_directory import ANY_SOCKET, PluginDirectory
 from gpu_device_plugin.kubelet.podresources import PodResources
@@ -17,6 +19,7 @@ from gpu_device_plugin.settings.agent_settings import Settings
 
 _AGAIN_SECONDS = 1.0
 """After which the kubelet is asked again: it may not have noticed yet that a plugin, or our own process of before, has ended."""
+_OURS = frozenset(map(str, Resource))
 _log = structlog.get_logger(__name__)
 
 
@@ -36,6 +39,7 @@ class OtherPluginSearch:
     pods: PodResources
     own: Container[str]
     boot_seconds: Callable[[], float]
+    _told: frozenset[str] = field(init=False, default=frozenset())
 
     async def run(self) -> None:
         """Look once, and tell the mode."""
@@ -48,22 +52,35 @@ class OtherPluginSearch:
         if found and not before.names:
             await asyncio.sleep(_AGAIN_SECONDS)
             found = await self._served()
-        is_new = bool(found) and found != before.names
-        sockets = ", ".join(await self.plugins.other_plugins(ANY_SOCKET)) if is_new else ""
+        sockets = ""
+        if found and found != self._told:
+            sockets, self._told = ", ".join(await self.plugins.other_plugins(ANY_SOCKET)), found
         self.mode.note_others(before.after(found, self.boot_seconds()), sockets)
 
     async def _served(self) -> frozenset[str] | None:
         """Resources of other plugins as the kubelet has them; None where it does not answer.
 
-        While something of ours is registered it is asked only where the node has a name of another project's:
+        While something of ours is registered it is asked only where the node has an amount of another project's:
         the answer has an entry for each of our units.
         """
-        node, registrations = self.cluster.node, self.registrations
-        if registrations.is_any and not any(map(is_of_others, node.allocatable if node else ())):
+        node, is_registered = self.cluster.node, self.registrations.is_any
+        amounts = node.allocatable if node else {}
+        if is_registered and not any(
+            is_of_others(each) and amounts[each] != "0" for each in amounts
+        ):
             return frozenset()
         try:
             served = await self.pods.served()
+            listed = () if is_registered else await self.pods.list()
         except KubeletError as error:
-            _log.debug("the kubelet does not say what it is served", error=str(error))
+            if not self.mode.others.is_known:
+                text = f"the kubelet does not tell which device plugins serve it: {error}"
+                self.mode.note_answering(f"{text}; nothing is offered until it does")
             return None
-        return served_by_others(served, self.own, is_registered=registrations.is_any)
+        return served_by_others(served, self.own, is_registered=is_registered) | _held(listed)
+
+
+def _held(listed: Iterable[ListedPod]) -> frozenset[str]:
+    """Our names of which pods hold units of another plugin, which does not have to be there any more."""
+    units = (each for pod in listed for held in pod.held.values() for each in held.items())
+    return frozenset(name for name, ids in units if name in _OURS and not are_ours(name, ids))

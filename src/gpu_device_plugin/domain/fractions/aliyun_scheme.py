@@ -30,6 +30,7 @@ from gpu_device_plugin.domain.fractions.slice_size import slice_bytes
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
+    are_ours,
     cards_of,
     resources_of,
     unit_ids,
@@ -305,12 +306,13 @@ class AliyunScheme(FractionDecisions):
     ) -> tuple[Grant, ...]:
         """Grants made from the units' ids, which tell card and amount.
 
-        Units of a card that is away wait for it: a grant without it could never be served.
+        Units of a card that is away wait for it: a grant without it could never be served. Units of another
+        plugin that serves our names are not touched, nor is their pod.
         """
         known = {card.number for card in state.cards}
         return tuple(
             _adopt(each, state)
-            for each in ungranted_units(held, specs)
+            for each in ungranted_units((e for e in held if are_ours(e.resource, e.ids)), specs)
             if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
         )
 

@@ -113,12 +113,13 @@ def no_room_text(caller: Caller, demand: Demand, found: NoRoom, terms: NodeTerms
 def if_in_mib(demand: Demand, rooms: Sequence[Room]) -> str:
     """What to ask instead where the amount is larger than every card, and is none as MiB; else empty."""
     units = demand.units_per_card
-    is_larger = all(units > room.card.capacity(room.unit) for room in rooms)
-    unit = next((room.unit for room in rooms if units <= room.card.memory_mib), None)
-    if unit is None or not is_larger or units < _LIKELY_MIB:
+    if units < _LIKELY_MIB or any(units <= room.card.capacity(room.unit) for room in rooms):
         return ""
-    meant = MiB(demand.mem_units)
-    return f"if {meant} MiB are meant, ask {unit.count(meant)} units (of {unit.mib} MiB)"
+    for room in rooms:
+        if (meant := room.unit.count(MiB(units))) <= room.card.capacity(room.unit):
+            asked = f"ask {meant * demand.cards} units (of {room.unit.mib} MiB)"
+            return f"if {demand.mem_units} MiB are meant, {asked}"
+    return ""
 
 
 def room_lines(rooms: Iterable[Room], demand: Demand) -> tuple[str, ...]:

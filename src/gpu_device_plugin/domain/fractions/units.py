@@ -71,6 +71,11 @@ def unit_ids(resource: str, card: CardNumber, units: int) -> tuple[str, ...]:
     return tuple(prefix + text for text in islice(_count_up(), units))
 
 
+def are_ours(resource: str, ids: Iterable[str]) -> bool:
+    """Whether these ids are units as this project names them: gpushare has ids of its own for the same resource."""
+    return all((unit := parse_unit_id(text)) and unit.resource == resource for text in ids)
+
+
 def cards_of(ids: Iterable[str]) -> frozenset[CardNumber]:
     """The numbers of the cards that these ids belong to; foreign ids count for none."""
     parsed = (parse_unit_id(text) for text in ids)
