@@ -54,15 +54,16 @@ def test_want_of_room_names_the_largest_slice_and_every_card() -> None:
 
 
 def test_units_that_no_card_has_and_that_are_room_as_mib_were_likely_meant_so() -> None:
-    """3500 where a card has 15 units; not 20, which nobody means as MiB, nor more MiB than a card has."""
+    """3500 where a card has 15 units; not 20, which nobody means as MiB, nor what no card has of units. Cards give even parts."""
 
     def cure(units: int, cards: int = 1) -> str:
         needed = Demand(Units(units), 30, cards=cards)
         return no_room_text(ASKER, needed, no_room(needed), terms()).rpartition(". ")[2]
 
     assert cure(3500).startswith("If 3500 MiB are meant, ask 4 units (of 1024 MiB); else ask less")
-    assert cure(7000, cards=2).startswith("If 7000 MiB are meant, ask 7 units (of 1024 MiB)")
+    assert cure(7000, cards=2).startswith("If 7000 MiB are meant, ask 8 units (of 1024 MiB)")
     assert cure(20).startswith("Ask less")
+    assert cure(V100_MIB).startswith("Ask less")
     assert cure(2 * V100_MIB).startswith("Ask less")
 
 
