@@ -1,7 +1,7 @@
 """Looks for another device plugin that gives away the same cards, before anything is registered and then every few seconds."""
 
 import asyncio
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 import structlog
@@ -9,9 +9,8 @@ import structlog
 from gpu_device_plugin.agent.card_watch.mode_follower import OTHERS_CURE, ModeFollower
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import Registrations
-from gpu_device_plugin.domain.fractions.units import Resource, are_ours
 from gpu_device_plugin.domain.node.other_plugins import is_of_others, served_by_others
-from gpu_device_plugin.domain.node.pods import ListedPod
+from gpu_device_plugin.domain.scheme_registry import held_of_others
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.plugin_directory import ANY_SOCKET, PluginDirectory
 from gpu_device_plugin.kubelet.podresources import PodResources
@@ -19,7 +18,6 @@ from gpu_device_plugin.settings.agent_settings import Settings
 
 _AGAIN_SECONDS = 1.0
 """After which the kubelet is asked again: it may not have noticed yet that a plugin, or our own process of before, has ended."""
-_OURS = frozenset(map(str, Resource))
 _log = structlog.get_logger(__name__)
 
 
@@ -71,16 +69,14 @@ class OtherPluginSearch:
             return frozenset()
         try:
             served = await self.pods.served()
-            listed = () if is_registered else await self.pods.list()
+            # Not once it is ours: no List while one of our calls may be out (kubernetes #137534).
+            others = self.mode.others
+            listed = await self.pods.list() if others.names or not others.is_known else ()
         except KubeletError as error:
             if not self.mode.others.is_known:
                 text = f"the kubelet does not tell which device plugins serve it: {error}"
                 self.mode.note_answering(f"{text}; nothing is offered until it does")
             return None
-        return served_by_others(served, self.own, is_registered=is_registered) | _held(listed)
-
-
-def _held(listed: Iterable[ListedPod]) -> frozenset[str]:
-    """Our names of which pods hold units of another plugin, which does not have to be there any more."""
-    units = (each for pod in listed for held in pod.held.values() for each in held.items())
-    return frozenset(name for name, ids in units if name in _OURS and not are_ours(name, ids))
+        return served_by_others(served, self.own, is_registered=is_registered) | held_of_others(
+            listed
+        )
