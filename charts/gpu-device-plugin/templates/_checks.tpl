@@ -154,9 +154,10 @@ what a registry has, helm cannot know.
 {{- fail (printf "%s: unknown version %v, NVIDIA's configuration has v1" $file .) }}
 {{- end }}
 {{- end }}
-{{- $foreign := without (keys .content | sortAlpha) "version" "flags" "resources" "sharing" "imex" }}
-{{- with $foreign }}
-{{- fail (printf "%s: unknown key %s; NVIDIA's configuration has version, flags, resources, sharing, imex" $file (first .)) }}
+{{- range $key, $value := .content }}
+{{- if not (or (kindIs "invalid" $value) (has $key (list "version" "flags" "resources" "sharing" "imex"))) }}
+{{- fail (printf "%s: unknown key %s; NVIDIA's configuration has version, flags, resources, sharing, imex" $file $key) }}
+{{- end }}
 {{- end }}
 {{- if and (kindIs "map" $sharing) $sharing.timeSlicing $sharing.mps }}
 {{- fail (printf "%s: sharing.timeSlicing and sharing.mps exclude each other" $file) }}

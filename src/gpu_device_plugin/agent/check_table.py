@@ -86,7 +86,7 @@ def _without_effect(of: Wiring) -> Sequence[Check[str | None]]:
     sharing = (
         "label the node ack.node.gpu.schedule=default (chart: mode=default), or leave sharing out"
     )
-    mode = "label the node with another mode (docs/node-modes.md)"
+    mode = "label the node with another mode"
     find_mode = partial(_find_idle_mode, of.node_store)
     return (
         Check("SharingUnused", of.find_idle_sharing, sharing, Severity.WARNING),

@@ -406,9 +406,12 @@ class Wiring:
         self.device_lists.publish(self.node_store.read())
 
     def find_idle_sharing(self) -> str | None:
-        """That NVIDIA's configuration shares devices of which the node's mode offers no replicas."""
+        """That NVIDIA's configuration shares devices of which the node's mode offers no replicas.
+
+        Not where somebody has labelled the node: one file can be for nodes of several modes.
+        """
         state = self.node_store.read()
-        names = ", ".join(self.schemes.layout(state).unshared)
+        names = "" if self.mode.is_from_label else ", ".join(self.schemes.layout(state).unshared)
         where = f"{self.configuration.file} has no effect in mode {state.mode}"
         return f"sharing of {where}: {names}" if names else None
 

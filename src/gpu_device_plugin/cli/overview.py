@@ -309,7 +309,7 @@ def explain_word(word: str) -> None:
 
     found = explain(word)
     if not found:
-        like = f"; like it are: {', '.join(near(word))}" if near(word) else ""
+        like = f"; like it are: {', '.join(names)}" if (names := near(word)) else ""
         raise NotKnownError(f"{clip(word)} is no word of this plugin{like}")
     for each in found:
         click.echo(f"{each.word}: {each.met}\n  means   {each.meaning}")

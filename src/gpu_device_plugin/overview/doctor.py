@@ -210,7 +210,7 @@ def _cards(facts: Installation) -> Iterator[Finding]:
 def _idle_modes(facts: Installation) -> Iterator[Finding]:
     idle = [view.name for view in facts.cards.nodes if not is_served(view.offer.mode)]
     if idle:
-        cure = f"kubectl label node NODE --overwrite {MODE_LABEL}=MODE (docs/node-modes.md)"
+        cure = f"kubectl label node NODE --overwrite {MODE_LABEL}=MODE"
         yield problem(f"nodes have a mode that is not served, and offer nothing: {few(idle)}", cure)
 
 
@@ -377,12 +377,12 @@ def _reports(facts: Installation) -> Sequence[Event]:
 
 
 def _node_events(facts: Installation) -> Iterator[Finding]:
-    """Those that are not the cure of a card's problem."""
+    """Those that are not the cure of a card's problem, nor what `_idle_modes` says."""
     sick = [(v.name, card) for v in facts.cards.nodes for card in v.cards if not card.is_healthy]
-    for event in _reports(facts):
+    for event in (each for each in _reports(facts) if each.reason != "ModeNotServedYet"):
         if not any(_is_of_card(event, name, card) for name, card in sick):
-            text = f"node {event.about} reported {event.reason} at {event.at}: {event.message}"
-            yield note(text, f"kubectl gpu explain {event.reason}")
+            said = f"node {event.about} reported {event.reason} at {event.at}: {event.message}"
+            yield note(said, f"kubectl gpu explain {event.reason}")
 
 
 def _is_of_card(event: Event, node: str, card: CardView) -> bool:
@@ -394,7 +394,7 @@ def _is_of_card(event: Event, node: str, card: CardView) -> bool:
 def _ends(good: Event, bad: Event) -> bool:
     """Whether an Event says that what another one reported is over."""
     ended = _ENDS.get(good.reason, (good.reason.removesuffix(_IS_OVER),))
-    is_of_reason = good.reason == _RECOVERED or bad.reason in ended
+    is_of_reason = (good.reason == _RECOVERED and bad.reason not in _TOLD) or bad.reason in ended
     return is_of_reason and good.about == bad.about and _card(good) == _card(bad)
 
 

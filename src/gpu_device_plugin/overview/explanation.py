@@ -12,7 +12,7 @@ from importlib import resources
 
 from gpu_device_plugin.domain.cards.fault_cures import fault_cure
 
-_XID = re.compile(r"xid[ _:-]*(\d{1,5})", re.IGNORECASE)
+_XID = re.compile(r"(?:xid[ _:-]*)?(\d{1,5})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def explain(word: str) -> tuple[Explanation, ...]:
     """All meanings of a word, whatever its case; empty for one that is not known."""
     rows = _rows()
     if found := _XID.fullmatch(word):
-        name = f"XID{found[1]}"
+        name = f"XID{int(found[1])}"
         meaning = next(
             (row.meaning for row in rows.get(name, ())), "an XID that is not in the table"
         )

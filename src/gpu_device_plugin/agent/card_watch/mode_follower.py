@@ -61,7 +61,7 @@ class ModeFollower:
         self._labels: Mapping[str, str] | None = None
         self._mode: NodeMode | None = None
         self._unit: MemoryUnit | None = None
-        self._is_from_label = False
+        self.is_from_label = False
         self._is_synced = False
         self._foreign = self._answering = self._serving = ""
         self.others = OtherPlugins()
@@ -87,7 +87,7 @@ class ModeFollower:
             self._mode, self._unit = granted
         # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self.settings.mode)
-        self._is_from_label = content.is_from_label and is_same_wish
+        self.is_from_label = content.is_from_label and is_same_wish
         self.registered = frozenset(content.registered)
         root = content.mps_root
         self.node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
@@ -109,7 +109,7 @@ class ModeFollower:
 
     def serve_settings(self) -> None:
         """Without an API server (`--standalone`) the operator's settings decide."""
-        self._labels, self._is_from_label, self._is_synced = {}, False, True
+        self._labels, self.is_from_label, self._is_synced = {}, False, True
         self.note_foreign("")
         self.republish()
 
@@ -170,12 +170,12 @@ class ModeFollower:
         label = self._labels.get(MODE_LABEL)
         mps = self.node_store.read().mps_keeper
         mode = next_mode(
-            self._mode, label, self.settings.mode, holders, mps, is_from_label=self._is_from_label
+            self._mode, label, self.settings.mode, holders, mps, is_from_label=self.is_from_label
         )
         self._note("mode", mode.note_reason, mode.note)
         self._mode, self._unit = mode.value, unit.value
         # A remembered label may have been removed since: only one that is there now counts more.
-        self._is_from_label = self._is_from_label or (self._is_synced and label is not None)
+        self.is_from_label = self.is_from_label or (self._is_synced and label is not None)
         self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
         if self._mode is not NodeMode.DISABLED:
             self._check_foreign()
@@ -262,7 +262,7 @@ class ModeFollower:
             mode=str(self._mode),
             unit=self._unit.value if self._unit else "",
             labels=dict(self._labels or {}),
-            is_from_label=self._is_from_label,
+            is_from_label=self.is_from_label,
             wished=str(self.settings.mode),
             foreign=self._foreign,
             others=sorted(self.others.names),
