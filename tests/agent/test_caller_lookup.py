@@ -15,6 +15,7 @@ from gpu_device_plugin.domain.node.pods import (
     PodRef,
     PodRequest,
 )
+from gpu_device_plugin.errors import ClusterError
 
 POD = PodRef("default", "late", "uid-1")
 MAIN = ContainerRequest("main", ContainerKind.APP, 0, {Resource.MEM: 1, Resource.CORE: 5})
@@ -28,6 +29,7 @@ class Node:
         self.listed = ListedPod(PodRef("default", "late"))
         self.watched: dict[tuple[str, str], PodRequest] = {}
         self.fetches = 0
+        self.is_away = False
         self.text: PodRequest | None = TEXT
         sources = Sources(
             self.list_pods,
@@ -45,6 +47,8 @@ class Node:
     async def fetch(self, _namespace: str, _name: str) -> PodRequest | None:
         """A GET."""
         self.fetches += 1
+        if self.is_away:
+            raise ClusterError("nobody answers")
         return self.text
 
     def holds(self, **units: str) -> None:
@@ -134,6 +138,22 @@ async def test_a_pod_made_again_with_other_containers_is_known_while_the_watch_i
         await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
 
     assert node.caller_lookup.specs() == {early.ref.key: early}
+
+
+async def test_a_pod_made_again_while_the_api_server_is_away_is_not_taken_for_the_one_before() -> (
+    None
+):
+    """Only its name is known: it held something by its grant, holds nothing by List, and no GET tells which it is."""
+    node = Node()
+    node.watched[POD.key] = TEXT
+    node.live.ledger = Ledger({"s0": Grant("s0", Holder(POD, "main"), {Resource.CORE: ("c00",)})})
+    node.holds(CORE="c00")
+    node.caller_lookup.remember([node.listed])
+    node.listed, node.is_away = ListedPod(node.listed.pod), True
+
+    caller = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller
+
+    assert (caller.pod.name, caller.pod.uid, caller.container) == ("late", "", None)
 
 
 async def test_a_static_pod_whose_file_was_edited_is_known_as_another_one() -> None:

@@ -96,16 +96,17 @@ class CallerLookup:
     ) -> FoundCaller:
         """Who makes this call; the kubelet offers these units. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
-        specs = await self._specs_for(listed, call)
+        specs, doubtful = await self._specs_for(listed, call)
+        sure = {key: spec for key, spec in specs.items() if key not in doubtful}
         # One that held units, holds none and has no spec is another: a static pod's file was edited.
         empty = {entry.pod.key for entry in listed if not entry.resources}
-        seen = self._seen - ((self._holding & empty) - specs.keys())
+        seen = self._seen - ((self._holding & empty) - sure.keys())
         self.remember(listed)
         seen_now = self._seen
         if session is not None and session.pod.key not in seen_now:
             session = None
         own = scope.ledger(self._live.ledger)
-        mine, known = scope.pods(listed), scope.specs(specs)
+        mine, known = scope.pods(listed), scope.specs(sure)
         caller = find_caller(call, mine, known, own, seen, session, admitting)
         witnesses = self.sources.witnesses(listed, specs)
         self._over = witnesses.over(self._live.ledger)
@@ -129,8 +130,12 @@ class CallerLookup:
                 reason="KubeletSilent",
             ) from error
 
-    async def _specs_for(self, listed: Sequence[ListedPod], call: Call) -> Specs:
+    async def _specs_for(
+        self, listed: Sequence[ListedPod], call: Call
+    ) -> tuple[Specs, frozenset[PodKey]]:
         """The pod specs of the watch; for a pod that it lacks, or knows only under an old uid, one GET.
+
+        Also the pods whose GET has failed: they need not be those that the watch knows by their names.
 
         A container is asked for once a resource, and only the first call sees it as a new one: so
         what was fetched is kept until the watch has it.
@@ -140,7 +145,8 @@ class CallerLookup:
         # Nearly all hold what is asked for, and are known.
         asking = [e for e in listed if call.resource not in e.resources or e.pod.key not in specs]
         wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
-        specs.update((spec.ref.key, spec) for spec in await self._fetch(wanted))
+        fetched, doubtful = await self._fetch(wanted)
+        specs.update((spec.ref.key, spec) for spec in fetched)
         self._replaced = frozenset(
             spec.ref.uid
             for key, spec in watched.items()
@@ -148,7 +154,7 @@ class CallerLookup:
         )
         there = {entry.pod.key for entry in listed} - self._current(watched).keys()
         self._fetched = {key: specs[key] for key in there & specs.keys()}
-        return specs
+        return specs, doubtful
 
     def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
         known = specs.get(entry.pod.key)
@@ -158,22 +164,26 @@ class CallerLookup:
         # Also where a pod of this name was seen: it may have been made again since.
         return known is None or self._is_stale(known, call.resource)
 
-    async def _fetch(self, pods: Sequence[PodRef]) -> Iterable[PodRequest]:
-        """All at once: the call as a whole has to be answered within seconds."""
-        errors: list[ClusterError] = []
+    async def _fetch(
+        self, pods: Sequence[PodRef]
+    ) -> tuple[Iterable[PodRequest], frozenset[PodKey]]:
+        """All at once: the call as a whole has to be answered within seconds. Also those that failed."""
+        errors: dict[PodKey, ClusterError] = {}
 
         async def fetch(pod: PodRef) -> PodRequest | None:
             try:
                 return await self.sources.fetch_spec(pod.namespace, pod.name)
             except ClusterError as error:
-                errors.append(error)
+                errors[pod.key] = error
                 return None
 
         found = await asyncio.gather(*map(fetch, pods))
         if errors:
             asked = few(map(str, pods))
-            _log.warning("pod specs cannot be fetched", pods=asked, error=str(errors[0]))
-        return filter(None, found)
+            _log.warning(
+                "pod specs cannot be fetched", pods=asked, error=str(next(iter(errors.values())))
+            )
+        return filter(None, found), frozenset(errors)
 
     def _is_stale(self, known: PodRequest, resource: str) -> bool:
         """A pod of the same name came after it: that uid has grants, this one holds nothing.
