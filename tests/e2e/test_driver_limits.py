@@ -220,7 +220,7 @@ def test_a_claim_is_held_by_the_driver_as_well(cluster: Cluster, limited: Limite
             set_allocation_api(cluster, "dra")
             wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 60)
             tenant = start(cluster, "claimed")
-            (grant,) = limited.agent.grants()
+            (grant,) = (each for each in limited.agent.grants() if each.pod.name == "claimed")
             assert grant.holder.claim
             check_held(tenant)
             cluster.kubectl("delete", "pod", "claimed", "--wait=true", "--grace-period=1")
