@@ -133,11 +133,12 @@ class NvidiaScheme(KubeletChoosesDevices):
 
     def layout(self, state: NodeState) -> Layout:
         """NVIDIA's words for a node that does not fit its configuration."""
-        unshared = idle_sharing(self._configuration(), state)
+        configuration = self._configuration()
+        unshared = idle_sharing(configuration, state)
         if not state.cards:
             return Layout(unshared=unshared)
         found = self._offers(state)
-        if self._configuration().fails_on_init_error or not found.problem:
+        if configuration.fails_on_init_error or not found.problem:
             return Layout(found.problem, found.notes, found.waiting, unshared)
         notes = (*found.notes, f"nothing is offered: {found.problem}")
         return Layout("", notes, found.waiting, unshared)
