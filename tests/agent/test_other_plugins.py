@@ -137,8 +137,10 @@ async def test_a_first_agent_waits_for_the_kubelet_to_say_whom_it_serves_and_a_l
     async with running_rig(is_started=False) as rig:
         rig.kubelet.pod_resources.tells_served = False
         await rig.start_agent()
-        await until(lambda: rig.kubelet.pod_resources.asked_for_served >= 2, 60)
+        await until(lambda: rig.kubelet.pod_resources.asked_for_served >= 3, 60)
         await rig.until_page("the kubelet does not tell which device plugins serve it", 60)
+        assert len(rig.events("OtherPlugin")) == 1
+        assert not rig.events("OtherPluginOver")
         assert rig.allocatable() == NOTHING
         rig.kubelet.pod_resources.tells_served = True
         await rig.until_offered(OFFERED, 30)

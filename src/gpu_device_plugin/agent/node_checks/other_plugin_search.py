@@ -38,22 +38,27 @@ class OtherPluginSearch:
     own: Container[str]
     boot_seconds: Callable[[], float]
     _told: frozenset[str] = field(init=False, default=frozenset())
+    _trouble: str = field(init=False, default="")
 
     async def run(self) -> None:
         """Look once, and tell the mode."""
         if self.settings.allow_other_plugin:
             return
-        names = ", ".join(await self.plugins.other_plugins())
-        text = f"another device plugin answers on {names} in {self.plugins.path}; {OTHERS_CURE}"
-        self.mode.note_answering(text if names else "")
         before, found = self.mode.others, await self._served()
         if found and not before.names:
             await asyncio.sleep(_AGAIN_SECONDS)
             found = await self._served()
+        self.mode.note_answering(await self._answering())
         sockets = ""
         if found and found != self._told:
             sockets, self._told = ", ".join(await self.plugins.other_plugins(ANY_SOCKET)), found
         self.mode.note_others(before.after(found, self.boot_seconds()), sockets)
+
+    async def _answering(self) -> str:
+        """NVIDIA's plugin by its sockets; else why nobody knows yet whether there is another."""
+        if names := ", ".join(await self.plugins.other_plugins()):
+            return f"another device plugin answers on {names} in {self.plugins.path}; {OTHERS_CURE}"
+        return self._trouble
 
     async def _served(self) -> frozenset[str] | None:
         """Resources of other plugins as the kubelet has them; None where it does not answer.
@@ -75,8 +80,9 @@ class OtherPluginSearch:
         except KubeletError as error:
             if not self.mode.others.is_known:
                 text = f"the kubelet does not tell which device plugins serve it: {error}"
-                self.mode.note_answering(f"{text}; nothing is offered until it does")
+                self._trouble = f"{text}; nothing is offered until it does"
             return None
+        self._trouble = ""
         return served_by_others(served, self.own, is_registered=is_registered) | held_of_others(
             listed
         )
