@@ -48,9 +48,8 @@ def _rows(text: str) -> Iterator[list[str]]:
 
 def _plain(cell: str) -> str:
     """Without marks of code and links."""
-    cell = re.sub(
-        r" ?\(\[[^\]]*\]\([^)]*\)\)", "", cell
-    )  # only a link, to a page that the reader may not have
+    # In brackets is only a link, to a page that the reader may not have.
+    cell = re.sub(r" ?\(\[[^\]]*\]\([^)]*\)\)", "", cell)
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", cell).replace("`", "").strip(" |")
 
 

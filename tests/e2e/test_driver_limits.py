@@ -35,6 +35,7 @@ from tools.harness.cluster.processes import Program
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native_library import native_library
+from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.simulation.driver_library import set_fields
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode, cdi_spec
@@ -73,10 +74,14 @@ class Limited:
     agent: Agent
     keeper: Program
 
+    def grant(self, name: str) -> Grant:
+        """What the pod's only container holds."""
+        (grant,) = (each for each in self.agent.grants() if each.pod.name == name)
+        return grant
+
     def mark(self, name: str) -> str:
         """What the hook left for the pod's slice."""
-        (grant,) = (each for each in self.agent.grants() if each.pod.name == name)
-        path = self.agent.directories.run / "slices" / grant.slice_id / "driver-limit"
+        path = self.agent.directories.run / "slices" / self.grant(name).slice_id / "driver-limit"
         return path.read_text() if path.is_file() else ""
 
 
@@ -220,8 +225,7 @@ def test_a_claim_is_held_by_the_driver_as_well(cluster: Cluster, limited: Limite
             set_allocation_api(cluster, "dra")
             wait_for("four cards are offered", lambda: len(devices(cluster)) == 4, 60)
             tenant = start(cluster, "claimed")
-            (grant,) = (each for each in limited.agent.grants() if each.pod.name == "claimed")
-            assert grant.holder.claim
+            assert limited.grant("claimed").holder.claim
             check_held(tenant)
             cluster.kubectl("delete", "pod", "claimed", "--wait=true", "--grace-period=1")
             wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)

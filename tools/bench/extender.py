@@ -26,12 +26,12 @@ from tools.harness.ports import free_port
 from gpu_device_plugin.domain.node.modes import PLACEMENT_ANNOTATION, PlacementPolicy
 from gpu_device_plugin.web.extender_server import PREFIX
 
-CARDS = 8
+_CARDS = 8
 _BURST = 64
 _NODE_CPU, _POD_CPU = "96", "4"
 _WHOLE_ROUNDS = 5
-SEED = 7
-SHAPES = random.Random(SEED).sample(  # noqa: S311
+_SEED = 7
+_SHAPES = random.Random(_SEED).sample(  # noqa: S311
     [(units, percent) for units in range(1, 16) for percent in range(5, 101, 5)], 40
 )
 _BOUND = 4
@@ -88,11 +88,11 @@ class Size:
         """As the words of a chapter name them."""
         return {
             "nodes": self.nodes,
-            "cards": CARDS,
+            "cards": _CARDS,
             "pods": self.pods,
             "rounds": self.rounds,
-            "shapes": len(SHAPES),
-            "seed": SEED,
+            "shapes": len(_SHAPES),
+            "seed": _SEED,
         }
 
 
@@ -142,10 +142,10 @@ def _fill(server: StandInApiServer, drawn: random.Random, size: Size) -> Sequenc
     """Nodes and pods; the names of the nodes."""
     names = [f"n{number:05}" for number in range(size.nodes)]
     for name in names:
-        server.preload(f"/api/v1/nodes/{name}", node(name, CARDS, cpu=_NODE_CPU))
+        server.preload(f"/api/v1/nodes/{name}", node(name, _CARDS, cpu=_NODE_CPU))
     for number in range(size.pods):
-        units, percent = drawn.choice(SHAPES)
-        told = held(number // size.nodes * 2 % CARDS, units, percent)
+        units, percent = drawn.choice(_SHAPES)
+        told = held(number // size.nodes * 2 % _CARDS, units, percent)
         on = names[number % size.nodes]
         each = pod(f"p{number}", units, percent, on=on, annotations=told, cpu=_POD_CPU)
         server.preload(path(each), each)
@@ -257,7 +257,7 @@ async def cluster(size: Size) -> AsyncIterator["Rounds"]:
     """A cluster of this size, and a controller that leads there."""
     async with AsyncExitStack() as stack:
         server, _ = await stack.enter_async_context(running())
-        drawn = random.Random(SEED)  # noqa: S311
+        drawn = random.Random(_SEED)  # noqa: S311
         names = _fill(server, drawn, size)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         config = kubeconfig(folder / "k", f"http://127.0.0.1:{server.port}", {"token": "t"})
@@ -313,7 +313,7 @@ class Rounds:
             each = pod(f"p{number}", 1, 5, on=on, annotations=told, cpu=_POD_CPU)
             await self.server.put(path(each), each)
             name = f"new-{policy}-{count}-{number}{'-soft' if spec else ''}"
-            new = pod(name, *self.drawn.choice(SHAPES), annotations=asked, cpu=_POD_CPU)
+            new = pod(name, *self.drawn.choice(_SHAPES), annotations=asked, cpu=_POD_CPU)
             new["spec"] |= spec or {}
             await self.server.put(path(new), new)
             names = self.drawn.sample(list(self.names), count)
@@ -335,7 +335,7 @@ class Rounds:
 
 async def _burst(caller: Caller, server: StandInApiServer) -> float:
     """Seconds for these pods of 1 unit and 5 %, all for one empty node of eight cards."""
-    await server.put("/api/v1/nodes/burst", node("burst", CARDS))
+    await server.put("/api/v1/nodes/burst", node("burst", _CARDS))
     pods = [pod(f"burst-{number}", 1, 5) for number in range(_BURST)]
     for each in pods:
         await server.put(path(each), each)

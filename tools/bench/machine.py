@@ -44,7 +44,8 @@ def this_machine() -> Machine:
 def moment() -> str:
     """Now, and how busy the machine has been."""
     now = datetime.datetime.now(tz=datetime.UTC)
-    on = f"{this_machine().model}, {os.cpu_count()} cores"
+    machine = this_machine()
+    on = f"{machine.model}, {machine.cores} cores"
     return f"Measured {now:%Y-%m-%d %H:%M} UTC on {on}, load {os.getloadavg()[0]:.1f} before."
 
 

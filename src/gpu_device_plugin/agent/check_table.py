@@ -82,7 +82,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
 
 
 def _without_effect(of: Wiring) -> Sequence[Check[str | None]]:
-    """Settings that are valid, and by which the node offers less than whoever set them expects."""
+    """Valid settings that have no effect here: the node offers less than they ask for."""
     sharing = (
         "label the node ack.node.gpu.schedule=default (chart: mode=default), or leave sharing out"
     )

@@ -20,7 +20,7 @@ CountBroken = Callable[[Iterable[PodRef]], int]
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """One node: who may go, and whether the pod fits when some are gone, beside whoever goes in any case."""
+    """One node: which pods may be evicted, and whether the asking pod fits without some of them."""
 
     fits: Callable[[Collection[str]], bool]
     evictable: Mapping[PodRef, tuple[PodHold, Standing]]

@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from gpu_device_plugin.domain.cards.card import Card, CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
-from gpu_device_plugin.domain.fractions.units import Resource, are_ours
+from gpu_device_plugin.domain.fractions.units import Resource, foreign_ids
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
@@ -286,4 +286,4 @@ def merge(parts: Iterable[Mapping[str, T]]) -> dict[str, T]:
 def held_of_others(listed: Iterable[ListedPod]) -> frozenset[str]:
     """Our names of which pods hold units of another plugin, which does not have to be there any more."""
     held = (each for pod in listed for of_one in pod.held.values() for each in of_one.items())
-    return frozenset(name for name, ids in held if name in _FRACTIONS and not are_ours(name, ids))
+    return frozenset(name for name, ids in held if name in _FRACTIONS and foreign_ids(name, ids))

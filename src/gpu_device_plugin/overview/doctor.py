@@ -381,8 +381,8 @@ def _node_events(facts: Installation) -> Iterator[Finding]:
     sick = [(v.name, card) for v in facts.cards.nodes for card in v.cards if not card.is_healthy]
     for event in (each for each in _reports(facts) if each.reason != "ModeNotServedYet"):
         if not any(_is_of_card(event, name, card) for name, card in sick):
-            said = f"node {event.about} reported {event.reason} at {event.at}: {event.message}"
-            yield note(said, f"kubectl gpu explain {event.reason}")
+            text = f"node {event.about} reported {event.reason} at {event.at}: {event.message}"
+            yield note(text, f"kubectl gpu explain {event.reason}")
 
 
 def _is_of_card(event: Event, node: str, card: CardView) -> bool:

@@ -30,8 +30,8 @@ from gpu_device_plugin.domain.fractions.slice_size import slice_bytes
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
     Resource,
-    are_ours,
     cards_of,
+    foreign_ids,
     resources_of,
     unit_ids,
     units_of,
@@ -310,9 +310,10 @@ class AliyunScheme(FractionDecisions):
         plugin that serves our names are not touched, nor is their pod.
         """
         known = {card.number for card in state.cards}
+        own = [each for each in held if not foreign_ids(each.resource, each.ids)]
         return tuple(
             _adopt(each, state)
-            for each in ungranted_units((e for e in held if are_ours(e.resource, e.ids)), specs)
+            for each in ungranted_units(own, specs)
             if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
         )
 

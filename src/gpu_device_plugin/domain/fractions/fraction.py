@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
-from gpu_device_plugin.domain.fractions.units import parse_unit_id
+from gpu_device_plugin.domain.fractions.units import foreign_ids
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated, parse_mode
 from gpu_device_plugin.errors import StateError
@@ -72,8 +72,7 @@ def of_record(record: Mapping[str, object]) -> Fraction:
 def check_ids(units: Mapping[str, Sequence[str]]) -> None:
     """Raise StateError for an id that is none of its resource."""
     for name, ids in units.items():
-        odd = [t for t in ids if (unit := parse_unit_id(t)) is None or unit.resource != name]
-        if odd:
+        if odd := foreign_ids(name, ids):
             raise StateError(f"{odd} are no units of {name} - at `$.units`")
 
 

@@ -71,9 +71,9 @@ def unit_ids(resource: str, card: CardNumber, units: int) -> tuple[str, ...]:
     return tuple(prefix + text for text in islice(_count_up(), units))
 
 
-def are_ours(resource: str, ids: Iterable[str]) -> bool:
-    """Whether these ids are units as this project names them: gpushare has ids of its own for the same resource."""
-    return all((unit := parse_unit_id(text)) and unit.resource == resource for text in ids)
+def foreign_ids(resource: str, ids: Iterable[str]) -> list[str]:
+    """Those that are no units of this resource as this project names them: gpushare has ids of its own for the same name."""
+    return [t for t in ids if (unit := parse_unit_id(t)) is None or unit.resource != resource]
 
 
 def cards_of(ids: Iterable[str]) -> frozenset[CardNumber]:
