@@ -109,3 +109,13 @@ def test_programs_and_chart_speak_in_plain_words() -> None:
 
     assert len(texts) > 200
     assert found == []
+
+
+def test_no_program_sends_a_reader_to_a_file_that_only_the_repository_has() -> None:
+    """Who reads an Event or `why` has the program, and `kubectl gpu explain` in it."""
+    sources = (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
+    found = [
+        (p.name, text) for p in sources for text in said_by(p) if re.search(r"\bdocs/\S", text)
+    ]
+
+    assert found == []

@@ -1,4 +1,4 @@
-"""Makes src/gpu_device_plugin/overview/words.json, what `kubectl gpu explain` knows, from the tables of two pages."""
+"""Makes src/gpu_device_plugin/overview/words.json, what `kubectl gpu explain` knows: tables of two pages, runbooks of two."""
 
 import json
 import re
@@ -25,6 +25,8 @@ def words() -> str:
     """The content of the file."""
     pages = ("docs/troubleshooting.md", "docs/operations/events.md")
     rows = [row for page in pages for row in _rows((_ROOT / page).read_text(encoding="utf-8"))]
+    pages = ("docs/operations/alerts.md", "docs/controller.md")
+    rows += [row for page in pages for row in _runbooks((_ROOT / page).read_text(encoding="utf-8"))]
     return "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
 
 
@@ -44,6 +46,14 @@ def _rows(text: str) -> Iterator[list[str]]:
         for name in re.findall(r"`([A-Za-z]+)`", names):
             meaning = cells[1] if len(cells) < 4 else f"{cells[2]}. It says: {cells[1]}"
             yield [name, met, meaning, cells[-1] if len(cells) > 2 else ""]
+
+
+def _runbooks(text: str) -> Iterator[list[str]]:
+    for name, body in re.findall(
+        r"^##+ (Gpu\w+)\n\n(.*?)(?=\n#|\Z)", text, re.MULTILINE | re.DOTALL
+    ):
+        severity, _, told = re.sub(r"\s+", " ", body).strip("* ").partition(".* ")
+        yield [name, f"an alert, {severity.lower()}", _plain(told), ""]
 
 
 def _plain(cell: str) -> str:

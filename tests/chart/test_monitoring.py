@@ -18,12 +18,13 @@ RULES = CHART / "monitoring" / "alerts.yaml"
 
 
 def test_the_rules_are_those_that_promtool_tested_without_links_that_lead_nowhere() -> None:
-    """A relative runbook_url is of no use in an Alertmanager; it names the page all the same."""
+    """A relative runbook_url is of no use in an Alertmanager; `kubectl gpu explain` has its page's text."""
     made = one(manifests("prometheusRule.enabled=true"), "PrometheusRule")
     tested = yaml.safe_load(RULES.read_text())
     for group in tested["groups"]:
         for rule in group["rules"]:
-            rule["annotations"]["runbook"] = rule["annotations"].pop("runbook_url")
+            page = rule["annotations"].pop("runbook_url")
+            rule["annotations"]["runbook"] = f"kubectl gpu explain {page.partition('#')[2]}"
     assert made["spec"] == tested
 
 
@@ -81,7 +82,7 @@ def test_runbooks_are_where_the_operator_keeps_them(tmp_path: Path) -> None:
     about = (at_home / "Chart.yaml").read_text()
     (at_home / "Chart.yaml").write_text(f"{about}home: {base}\n")
     assert runbooks(manifests(rules, chart=at_home), base)
-    assert "runbook: docs/operations/alerts.md#gpu" in render(rules)
+    assert "runbook: kubectl gpu explain gpuagentdown" in render(rules)
     assert "runbook_url" not in render(rules)
 
 

@@ -44,6 +44,18 @@ def test_an_xid_is_told_with_what_operators_do_about_it() -> None:
     assert "an XID that is not in the table" in said("XID 777")
 
 
+def test_an_alert_is_told_with_its_runbook() -> None:
+    """Whatever its case: the anchor of the page has it in small letters."""
+    text = said("gpucardhangs")
+    assert text.startswith(
+        "GpuCardHangs: an alert, warning\n  means   NVML's calls on one card take 5 s or longer"
+    )
+    assert "drain and reset it" in text.lower()
+    assert said("GpuControllerWithoutLeader").startswith(
+        "GpuControllerWithoutLeader: an alert, critical\n"
+    )
+
+
 def test_a_word_that_is_not_known_is_told_with_those_like_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -109,7 +109,7 @@ async def test_why_of_a_claim_that_waits_says_what_each_card_has(cluster: Cluste
     shown = await words(cluster, "why", "ns/big", "-o", "wide")
 
     assert "container a: aliyun.com/gpu-mem: 14" in shown
-    assert "through claims (docs/dra.md): slice-14-80-c0" in shown
+    assert "through claims: slice-14-80-c0" in shown
     assert "card 0: 5 of 15 units, 40 % compute free, 9 units and 40 % compute too few" in shown
     assert (
         "plain: never: this node gives its cards through the device plugin, and the pod asks by a claim"

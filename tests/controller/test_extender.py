@@ -180,7 +180,7 @@ async def test_a_classic_pod_goes_to_no_card_that_is_given_by_claims(tmp_path: P
     async with a_controller(tmp_path, nodes) as found:
         answer = await found.filter(pod("new", 15, 30), "n1", "n2")
         assert answer["NodeNames"] == ["n2"]
-        text = "node(s) give their cards through claims only (docs/dra.md)"
+        text = "node(s) give their cards through claims only"
         assert answer["FailedAndUnresolvableNodes"] == {"n1": text}
         await found.put(pod("q", 1, 5, on="n2", annotations=held(1, 1, 5)))
         await until(lambda: len(found.controller.ledger.holds("n2")) == 1)

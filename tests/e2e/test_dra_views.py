@@ -30,7 +30,7 @@ def test_kubectl_gpu_and_metrics_show_claims_as_they_show_units(
     assert "=default/runs" in shown("map")
     assert "given by claims" in shown("map")
     why = shown("why", f"default/{waiting}", "-o", "wide")
-    assert "through claims (docs/dra.md): slice-14-75-c0" in why
+    assert "through claims: slice-14-75-c0" in why
     assert "has no card with room for it" in why
     assert "13 of 15 units, 70 % compute free, 1 unit and 5 % compute too few" in why
     assert "what fits: 13 units (14005 MiB) with 70 % on card" in why

@@ -168,7 +168,7 @@ def nodes_and_cards() -> list[AnyPanel]:
         rows(
             Head(
                 "Out now, and why",
-                "No card: the whole node. The reasons: docs/operations/events.md.",
+                "No card: the whole node. What a reason means: kubectl gpu explain REASON.",
                 6,
             ),
             ("node", "card", "reason"),
@@ -271,8 +271,7 @@ def requests() -> list[AnyPanel]:
         ranking(
             Head(
                 "Refusals by reason",
-                "Since the agents started. Each reason, its cause and its cure: "
-                "docs/troubleshooting.md.",
+                "Since the agents started. The cause and cure of each: kubectl gpu explain REASON.",
             ),
             "short",
             Query(per("reason", refused), "{{reason}}"),

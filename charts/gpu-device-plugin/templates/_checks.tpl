@@ -125,7 +125,7 @@ what a registry has, helm cannot know.
 */}}
 {{- define "gpu-device-plugin.checkImage" -}}
 {{- if and (eq (include "gpu-device-plugin.isImageMissing" .) "true") (not (or .Values.image.tag .Values.image.digest)) }}
-{{- fail (printf "no image is published, and no node has %s: build one (docs/install.md), push it and set image.repository and image.tag, or load it on the nodes. If it was loaded a moment ago, set image.tag too" (include "gpu-device-plugin.image" .)) }}
+{{- fail (printf "no image is published, and no node has %s: build one, push it and set image.repository and image.tag, or load it on the nodes. If it was loaded a moment ago, set image.tag too" (include "gpu-device-plugin.image" .)) }}
 {{- end }}
 {{- end }}
 

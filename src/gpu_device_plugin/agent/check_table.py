@@ -50,7 +50,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         Check(
             "RunDirectoryShared",
             partial(find_shared_run_dir, Path(settings.run_dir)),
-            "mount a file system of its own there for a hard bound (docs/operations/state.md)",
+            "mount a file system of its own there for a hard bound",
             Severity.INFORMATION,
         ),
         Check("StateNotWritable", of.ledger_store.find_disk_fault, "free space there"),
@@ -103,7 +103,7 @@ def _find_idle_mode(node_store: NodeStore) -> str | None:
 
 def _upgrade_check(of: Wiring) -> Check[str | None]:
     cluster = of.cluster
-    cure = "none, unless the state stays (docs/tasks/beside-others.md)"
+    cure = "none, unless the state stays"
     return Check(
         "DriverUpgrade",
         lambda: find_driver_upgrade(cluster.node.labels if cluster.node else {}),
@@ -114,13 +114,13 @@ def _upgrade_check(of: Wiring) -> Check[str | None]:
 
 def _strangers_check(of: Wiring) -> Check[str | None]:
     strangers = Strangers(of.node_store, of.unexplained, lambda: of.ledger_store.living)
-    cure = "end these programs; docs/install.md (Pods that ask for no GPU) says how they come by a card"
+    cure = "end these programs; `kubectl gpu explain MemoryTaken` says how they come by a card"
     return Check("MemoryTaken", strangers.find, cure, Severity.WARNING)
 
 
 def _devices_check(run_dir: Path) -> Check[str | None]:
     lost = LostDevices(run_dir / LOST_DEVICES)
-    cure = "delete the agent's pod, and the pods whose programs fail; docs/install.md (daemon-reload) says how to prevent it"
+    cure = "delete the agent's pod, and the pods whose programs fail; `kubectl gpu explain DevicesDenied` says how to prevent it"
     return Check("DevicesDenied", lost.find, cure, Severity.WARNING, lost.was_lost)
 
 

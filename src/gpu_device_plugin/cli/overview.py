@@ -303,7 +303,7 @@ def totals(team_label: str, listing: Listing) -> None:
 def explain_word(word: str) -> None:
     """Say what a word means, and what to do.
 
-    WORD is a reason of a refusal, of an Event or of a fault, or an XID: NoRoom, CardsExposed, XID79.
+    WORD is a reason of a refusal, of an Event or of a fault, an XID, or an alert: NoRoom, CardsExposed, XID79, GpuCardOut.
     """
     from gpu_device_plugin.overview.explanation import explain, near
 

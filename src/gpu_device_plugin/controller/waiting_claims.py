@@ -97,7 +97,9 @@ class WaitingClaims:
                 if room.is_healthy and (emptiest is None or free > emptiest[0]):
                     emptiest = (free, room, name)
         if not nodes:
-            return "no node gives its cards by claims: label one gpu-device-plugin/allocation-api=dra (docs/dra.md)"
+            return (
+                "no node gives its cards by claims: label one gpu-device-plugin/allocation-api=dra"
+            )
         told = ""
         if emptiest:
             (units, percent), room, name = emptiest

@@ -64,7 +64,7 @@ class Webhook:
         if cards > 1:
             found = replace(found, labels={**found.labels, COUNT_LABEL: str(cards)})
         self._judged("admitted")
-        told = "is left out: slices have no such rank (docs/models.md)"
+        told = "is left out: slices have no such rank"
         return patch_pod(review, found, resources, [f"{name} {told}" for name in sorted(dropped)])
 
     def _refuse(self, review: Review, why: Denied) -> bytes:

@@ -93,7 +93,7 @@ def _check_no_claims(nodes: Sequence[Node]) -> None:
         raise ConfigError(
             "pods hold cards by claims, which agents without dra.enabled cannot give back; these pods "
             f"would never end:{listed}\n`kubectl get resourceclaims -A` lists their claims. Delete the "
-            "pods first, or keep dra.enabled (docs/dra.md, Leave)"
+            "pods first, or keep dra.enabled"
         )
 
 

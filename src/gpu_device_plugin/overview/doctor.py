@@ -84,7 +84,7 @@ def _not_installed(facts: Installation) -> Iterator[Finding]:
             "agents outside of pods are not examined: read their logs on these nodes",
         )
     else:
-        cure = "install the chart (docs/install.md), or choose another --context"
+        cure = "install the chart, or choose another --context"
         yield problem("no DaemonSet runs the agent in this cluster", cure)
     if unserved:
         yield problem(
@@ -224,7 +224,7 @@ def _enforcers(facts: Installation) -> Iterator[Finding]:
         held = "there are" if text.startswith("no slices") else "memory of new slices is held by"
         yield note(
             f"{held} {text} on {few(names)}",
-            "docs/isolation.md says what each enforcer holds and needs",
+            "what each enforcer holds and needs: the page Isolation of the docs",
         )
 
 
@@ -279,7 +279,7 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
     elif asked is AllocationApi.DRA and not _gives_by_claims(view):
         yield problem(
             f"node {name} asks for claims ({_LABEL}), and its agent serves the device plugin",
-            f"kubectl describe node {name}: the Event AllocationApiNotAvailable says why (docs/dra.md)",
+            f"kubectl describe node {name}: the Event AllocationApiNotAvailable says why",
         )
     elif asked is AllocationApi.DEVICE_PLUGIN and view.offer.by_claims:
         yield note(
@@ -300,7 +300,7 @@ def _of_namespaces(
     if giving and not labelled:
         yield note(
             f"nodes give their cards by claims, and no namespace uses them: {few(giving)}",
-            f"kubectl label namespace NAMESPACE {_LABEL} (docs/dra.md)",
+            f"kubectl label namespace NAMESPACE {_LABEL}",
         )
     if missing := labelled - (labelled if facts.templates is None else facts.templates):
         yield problem(
@@ -424,7 +424,7 @@ def _unexamined(facts: Installation) -> Iterator[Finding]:
     if facts.unexamined:
         yield note(
             f"not examined, because you may not list them: {few(facts.unexamined)}",
-            "ask somebody who may list them to run this, or for that right (docs/kubectl.md)",
+            "ask somebody who may list them to run this, or for that right",
         )
 
 

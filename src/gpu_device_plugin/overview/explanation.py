@@ -1,6 +1,7 @@
-"""What a reason, an Event or an XID means and what to do, as the docs' tables have it.
+"""What a reason, an Event, an XID or an alert means and what to do, as the docs have it.
 
-`words.json` has the rows of docs/troubleshooting.md and docs/operations/events.md; tools/words_file.py makes it.
+`words.json` has the rows of docs/troubleshooting.md and docs/operations/events.md, and the runbooks of alerts;
+tools/words_file.py makes it.
 """
 
 import difflib

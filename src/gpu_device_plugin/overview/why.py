@@ -35,13 +35,13 @@ from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_ve
 _NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
 _TRANSLATE = (
     "it asks by HAMi's names ({}), which no node of this plugin offers: set the chart's controller.webhook.hami, which "
-    "translates them, and create the pod again, or write it in this plugin's names (docs/models.md)"
+    "translates them, and create the pod again, or write it in this plugin's names"
 )
 _OTHER_API = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/allocation-api=dra and create the pod "
-    "again, or a node gpu-device-plugin/allocation-api=device-plugin (docs/dra.md)",
+    "again, or a node gpu-device-plugin/allocation-api=device-plugin",
     AllocationApi.DRA: "label a node gpu-device-plugin/allocation-api=dra; or take that label off the pod's namespace and "
-    "create the pod again (docs/dra.md)",
+    "create the pod again",
 }
 
 
@@ -88,7 +88,7 @@ def cures(pod: ExplainedPod, asking: ClusterPod, now: Situation) -> tuple[str, .
     if missing := few(filter(parse_claim_name, pod.missing_claims)):
         gated += (
             f"its claim is not made yet ({missing}): namespace {pod.metadata.namespace} needs the "
-            f"ResourceClaimTemplate {TEMPLATE}, which the chart's dra.namespaces makes (docs/dra.md)",
+            f"ResourceClaimTemplate {TEMPLATE}, which the chart's dra.namespaces makes",
         )
     fitting = _fitting_nodes(verdicts)
     if not fitting:
@@ -206,7 +206,6 @@ def _not_offered(devices: Iterable[str], offered: Mapping[str, int]) -> str:
     else:
         where = "nodes of mode default or mig would offer nvidia.com/*"
     there = f"; nodes offer {few(sorted(offered))}" if offered else ""
-    where = f"{where} (docs/node-modes.md, docs/nvidia.md)"
     return f"no node with cards offers {few(asked)}{there}; {where}"
 
 
@@ -398,7 +397,7 @@ def _asks(pod: SurveyedPod, request: PodRequest, unit: MemoryUnit) -> tuple[str,
         found.append(f"over {request.card_count_label} cards")
     if request.allocation_api is AllocationApi.DRA:
         names = (claim.name for claim in pod.spec.resource_claims or ())
-        found.append(f"through claims (docs/dra.md): {', '.join(names)}")
+        found.append(f"through claims: {', '.join(names)}")
     return tuple(found)
 
 

@@ -27,7 +27,7 @@ class PodUse:
 UseOf = Callable[[PodRef, int], PodUse]
 
 
-_NONE = "not shown: start the page with `--prometheus` (docs/page.md)"
+_NONE = "not shown: start the page with `--prometheus`"
 _MIB = 1024 * 1024
 _DAY_SECONDS = 600.0
 

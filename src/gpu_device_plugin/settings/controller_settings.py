@@ -98,9 +98,7 @@ class ControllerSettings:
         UnhealthyConfigMaps.WRITE,
         "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or leave them alone.",
     )
-    model_optional: bool = setting(
-        False, "Admit pods of compute class gpu that ask for no model (docs/models.md)."
-    )
+    model_optional: bool = setting(False, "Admit pods of compute class gpu that ask for no model.")
     koordinator: Translation = setting(
         Translation.OFF,
         "Translate koordinator.sh/gpu-memory, gpu-memory-ratio, gpu-core and gpu.shared, with memory in units of this size; or off.",

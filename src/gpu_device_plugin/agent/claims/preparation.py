@@ -245,7 +245,7 @@ class Preparation:
             names = ", ".join(part.devices[0].request for part in found)
             raise _refused(
                 f"claim {claim.ref} has the requests {names}, and {why}: a container gets the cards of "
-                f"one request (docs/dra.md)",
+                f"one request",
                 reason="SeveralRequests",
             )
         return found

@@ -111,7 +111,7 @@ class Score:
 NOT_MATCHED_TEXT = "node(s) owns gpu resources are not matched that pod requests"
 FULL_OF_PODS_TEXT = "The number of pods per gpu device has reached the maximum allowed"
 NOT_ENOUGH_TEXT = "node(s) didn't have enough device resources to allocate"
-OTHER_API_TEXT = "node(s) give their cards through claims only (docs/dra.md)"
+OTHER_API_TEXT = "node(s) give their cards through claims only"
 _NO_RESOURCE_TEXT = "none(s) should have at least one resource in [{names}]"
 _NEVER_TEXT = "node(s) never serve what the pod asks for: "
 OTHER_MODE = frozenset({"WrongMode", "MemoryOnly", "ComputeNotServed"})

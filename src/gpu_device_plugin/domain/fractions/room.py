@@ -172,7 +172,7 @@ class Room:
         if not self.is_healthy:
             return "unhealthy"
         if self.is_of_other_api:
-            return "served through the other API, see its allocation API (docs/dra.md)"
+            return "served through the other API, see its allocation API"
         if self.is_closed:
             return "held by a pod that wants no other beside it"
         if demand.is_exclusive and others:

@@ -158,7 +158,7 @@ def check_device_plugin_serves(state: NodeState, pending: Pending | None) -> Non
     """Raise RequestError where cards go by claims; a container with the first resource gets the second one."""
     if state.allocation_api is AllocationApi.DRA and not (pending and pending.slice_id):
         raise RequestError(
-            "this node gives its cards through claims (allocation API dra, docs/dra.md); use a namespace with the "
+            "this node gives its cards through claims (allocation API dra); use a namespace with the "
             "label gpu-device-plugin/allocation-api=dra, or another node",
             reason="OtherAllocationApi",
         )
