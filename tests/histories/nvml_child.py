@@ -244,9 +244,8 @@ class _Rounds:
 
     async def _answer(self, card: SimulatedCard) -> None:
         await self._driver.ask(card)
-        is_late = self._is_silent(card)
-        del self._since[card.uuid]
-        self._answered_at[card.uuid] = asyncio.get_running_loop().time()
+        now = self._answered_at[card.uuid] = asyncio.get_running_loop().time()
+        is_late = now - self._since.pop(card.uuid) >= SLOW_SECONDS
         if card.uuid not in self._known:
             self._known[card.uuid] = is_late
             self._tell_inventory()

@@ -333,6 +333,16 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             ),
         ),
     ),
+    "two cards take long at once, so that none is a witness against the other": (
+        2724,
+        (
+            Step("card_slow", 3.0, {"card": 1, "seconds": 150.0, "call": 45.0}),
+            Step("card_slow", 0.2, {"card": 0, "seconds": 150.0, "call": 20.0}),
+            Step("create", 40.0, {"pod": 7, "shape": "card each"}),
+            Step("delete_by_force", 40.0, {"pod": 6, "seconds": 150.0}),
+            Step("api_away", 40.0, {"seconds": 70.0}),
+        ),
+    ),
 }
 
 

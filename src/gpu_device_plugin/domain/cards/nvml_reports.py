@@ -12,7 +12,7 @@ from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNu
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 
 NO_ANSWER = "NO_ANSWER"
-"""In place of NVML's error: the card has not answered in time, though another one did."""
+"""In place of NVML's error: the card has not answered in time."""
 
 
 @dataclass(frozen=True, slots=True)
