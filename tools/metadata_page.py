@@ -17,7 +17,12 @@ from gpu_device_plugin.domain.node import (
     memory_enforcer,
     modes,
 )
-from gpu_device_plugin.kubernetes.objects import leader_label, resource_slices, unhealthy_gpus
+from gpu_device_plugin.kubernetes.objects import (
+    leader_label,
+    resource_slices,
+    survey_objects,
+    unhealthy_gpus,
+)
 from gpu_device_plugin.settings.agent_settings import Settings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "labels.md"
@@ -100,6 +105,7 @@ TABLES = {
         Key(labels.ACS_DRIVER_LABEL, TENANT, "controller's webhook", "a driver of the series", "the series' default"),
         Key(pod_admission.CLASS_LABEL, TENANT, "controller's webhook", f"{_names((*pod_admission.GPU_CLASSES, *pod_admission.OTHER_CLASSES))}: [classes](models.md)"),
         Key(leader_label.LEADER_LABEL, CONTROLLER, "the controller's Service", "`true` on the replica that answers kube-scheduler"),
+        Key(survey_objects.SCHEDULER_LABEL, HELM, "kubectl gpu", "on the chart's kube-scheduler: the `schedulerName` that it serves"),
     ),
     "Annotations of a pod": (
         Key(modes.PLACEMENT_ANNOTATION, TENANT, "agent, controller", _names(modes.PlacementPolicy), "its node's"),

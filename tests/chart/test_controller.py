@@ -1,4 +1,4 @@
-"""controller.enabled and scheduler.enabled bring what docs/controller.md says, and nothing by default."""
+"""controller.enabled brings what docs/controller.md says, with scheduler.enabled its scheduler too."""
 
 import re
 from collections import Counter
@@ -12,11 +12,13 @@ from tests.test_docs import page
 from gpu_device_plugin.controller.leader import GIVE_UP_SECONDS
 from gpu_device_plugin.controller.run_controller import LEASE, Times
 from gpu_device_plugin.controller.webhook_certificates import SECRET
+from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
+from gpu_device_plugin.kubernetes.objects.survey_objects import SCHEDULER_LABEL
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.web.certificate_authority import AUTHORITY, CLIENT, CLIENT_KEY
-from gpu_device_plugin.web.extender_server import PREFIX
+from gpu_device_plugin.web.extender_server import NAME_SCHEDULER, PREFIX
 
 
 def one(made: Any, kind: str, name: str) -> dict[str, Any]:
@@ -30,7 +32,9 @@ def one(made: Any, kind: str, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-BOTH = ("controller.enabled=true", "scheduler.enabled=true")
+ON = "controller.enabled=true"
+BOTH = (ON, "scheduler.enabled=true")
+ALONE = (ON, "scheduler.enabled=false")
 CONTROLLER, SCHEDULER = f"{NAME}-controller", f"{NAME}-scheduler"
 
 
@@ -50,6 +54,102 @@ def test_nothing_of_it_is_there_by_default() -> None:
     assert not kinds & {"Deployment", "PodDisruptionBudget"}
 
 
+def test_one_value_brings_all_of_it_or_none() -> None:
+    """The second scheduler has nobody to ask without the controller."""
+    deployments = {m["metadata"]["name"] for m in manifests(ON) if m["kind"] == "Deployment"}
+    assert deployments == {CONTROLLER, SCHEDULER}
+    without = manifests("controller.enabled=false", "scheduler.enabled=true")
+    assert [m["metadata"]["name"] for m in without if m["kind"] == "Deployment"] == []
+    by_itself = {m["metadata"]["name"] for m in manifests(*ALONE) if m["kind"] == "Deployment"}
+    assert by_itself == {CONTROLLER}
+
+
+def test_more_replicas_than_one_bring_a_disruption_budget() -> None:
+    """Of one replica it would stop every drain of its node, or say nothing."""
+    for part, name in (("controller", CONTROLLER), ("scheduler", SCHEDULER)):
+        budgets = [
+            {m["metadata"]["name"] for m in made if m["kind"] == "PodDisruptionBudget"}
+            for made in (manifests(ON), manifests(ON, f"{part}.replicas=2"))
+        ]
+        assert budgets == [set(), {name}]
+
+
+def test_a_small_cluster_has_room_for_it() -> None:
+    made = manifests(ON)
+    asked = [
+        container["resources"]["requests"]
+        for name in (CONTROLLER, SCHEDULER)
+        for container in pod_of(made, name)["containers"]
+    ]
+    assert asked == [{"cpu": "20m", "memory": "128Mi"}, {"cpu": "20m", "memory": "64Mi"}]
+    assert {
+        one(made, "Deployment", name)["spec"]["replicas"] for name in (CONTROLLER, SCHEDULER)
+    } == {1}
+
+
+def named_by(*settings: str, kubernetes: str) -> set[str]:
+    """What gives pods the scheduler's name: kinds, and the flag."""
+    text = render(*settings, kubernetes=kubernetes)
+    made = [m for m in yaml.load_all(text, yaml.CSafeLoader) if m]
+    ours = (f"{NAME}-scheduler-name", CONTROLLER)
+    kinds = {m["kind"] for m in made if m["metadata"]["name"] in ours and "Mutat" in m["kind"]}
+    return kinds | set(re.findall(r"--name-scheduler=[\w-]+", text))
+
+
+_POLICY = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+_WEBHOOK = {"MutatingWebhookConfiguration", "--name-scheduler=gpu-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "kubernetes", "expected"),
+    [
+        ((ON,), "1.36.3", _POLICY),
+        ((ON,), "v1.37.0-gke.1", _POLICY),
+        ((ON,), "1.35.2", _WEBHOOK),
+        ((ON, "scheduler.namedBy=webhook"), "1.36.3", _WEBHOOK),
+        ((ON, "scheduler.namedBy=nobody"), "1.36.3", set()),
+        ((ON, "scheduler.namedBy=nobody"), "1.35.2", set()),
+        (ALONE, "1.36.3", set()),
+        (("controller.enabled=false",), "1.36.3", set()),
+    ],
+)
+def test_pods_get_the_schedulers_name_by_what_the_cluster_can_do(
+    settings: tuple[str, ...], kubernetes: str, expected: set[str]
+) -> None:
+    assert named_by(*settings, kubernetes=kubernetes) == expected
+
+
+def test_the_schedulers_pod_says_whose_name_it_serves() -> None:
+    """By which `doctor` knows whether anybody serves the pods that wait."""
+    template = one(manifests(ON, "scheduler.name=cards"), "Deployment", SCHEDULER)["spec"][
+        "template"
+    ]
+    assert template["metadata"]["labels"][SCHEDULER_LABEL] == "cards"
+
+
+def test_a_policy_where_the_api_server_has_none_is_refused() -> None:
+    with pytest.raises(RefusedError, match=r"scheduler.namedBy policy needs Kubernetes 1.36"):
+        render(ON, "scheduler.namedBy=policy", kubernetes="1.35.2")
+
+
+def test_both_ways_name_the_scheduler_of_the_same_pods_and_refuse_none() -> None:
+    """What fails there leaves a pod with the default scheduler."""
+    policy, webhook = (
+        [m for m in yaml.load_all(render(ON, kubernetes=version), yaml.CSafeLoader) if m]
+        for version in ("1.36.3", "1.35.2")
+    )
+    spec = one(policy, "MutatingAdmissionPolicy", f"{NAME}-scheduler-name")["spec"]
+    (entry,) = one(webhook, "MutatingWebhookConfiguration", CONTROLLER)["webhooks"]
+    assert entry["matchConditions"] == spec["matchConditions"]
+    assert entry["failurePolicy"] == spec["failurePolicy"] == "Ignore"
+    assert entry["clientConfig"]["service"]["path"] == NAME_SCHEDULER
+    (claims,) = one(policy, "MutatingAdmissionPolicyBinding", f"{NAME}-scheduler-name")["spec"][
+        "matchResources"
+    ]["namespaceSelector"]["matchExpressions"]
+    assert claims in entry["namespaceSelector"]["matchExpressions"]
+    assert (claims["key"], claims["operator"]) == (ALLOCATION_API_LABEL, "NotIn")
+
+
 def test_its_pods_have_the_time_that_a_leader_needs_to_end() -> None:
     """What a kubelet kills has given nothing back."""
     spec = pod_of(manifests(*BOTH), CONTROLLER)
@@ -58,7 +158,7 @@ def test_its_pods_have_the_time_that_a_leader_needs_to_end() -> None:
 
 
 def test_every_flag_of_the_controllers_pod_is_one_of_its_settings() -> None:
-    for settings in (BOTH[:1], (*BOTH[:1], "controller.tls.secretName=mine")):
+    for settings in (ALONE, (*ALONE, "controller.tls.secretName=mine")):
         (container,) = pod_of(manifests(*settings), CONTROLLER)["containers"]
         flags = {flag.partition("=")[0] for flag in container["args"]}
         assert flags <= {each.flag for each in settings_of(ControllerSettings)}
@@ -145,7 +245,7 @@ def test_the_controller_may_do_what_it_does_and_no_more() -> None:
     assert named[LEASE] == named[SECRET] == {"get", "update"}
     none_written = manifests(*BOTH[:1], "controller.unhealthyConfigMaps=false")
     assert f"{CONTROLLER}-kube-system" not in {m["metadata"]["name"] for m in none_written}
-    own = manifests(*BOTH[:1], "controller.tls.secretName=mine")
+    own = manifests(*ALONE, "controller.tls.secretName=mine")
     assert "secrets" not in {r for _, r, _ in rights(one(own, "Role", CONTROLLER))}
 
 
@@ -192,7 +292,7 @@ def test_its_pods_have_no_privilege(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (("scheduler.enabled=true",), "scheduler.enabled needs controller.enabled"),
+        ((ON, "scheduler.namedBy=me"), "at '/scheduler/namedBy'"),
         ((*BOTH, "controller.tls.secretName=mine"), "needs controller.tls.clientSecretName"),
         (
             (*BOTH, "controller.tls.secretName=mine", "controller.tls.certManager.enabled=true"),

@@ -22,6 +22,7 @@ from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 
 CONTROLLER = f"{NAME}-controller"
 ENABLED = "controller.enabled=true"
+WEBHOOK = "controller.webhook.enabled=true"
 POLICY = "ValidatingAdmissionPolicy"
 SIGNED = "-----BEGIN CERTIFICATE-----"
 
@@ -156,7 +157,8 @@ def test_the_last_hook_has_its_policy_as_long_as_its_account() -> None:
 def test_a_given_authority_leaves_the_controller_no_right_to_change_webhooks() -> None:
     """No policy can bound that right."""
     made = manifests(
-        ENABLED, "controller.tls.secretName=mine", f"controller.webhook.caBundle={SIGNED}"
+        *(ENABLED, WEBHOOK, "scheduler.enabled=false", "controller.tls.secretName=mine"),
+        f"controller.webhook.caBundle={SIGNED}",
     )
     given = [
         hook["clientConfig"]["caBundle"]
@@ -192,6 +194,7 @@ def test_the_controllers_address_is_for_whom_the_operator_names_and_our_schedule
 def test_the_api_servers_certificate_is_checked_by_the_authority_of_a_config_map() -> None:
     made = manifests(
         ENABLED,
+        WEBHOOK,
         "controller.webhook.clientName=kube-apiserver",
         "controller.webhook.clientCaConfigMap=kube-root-ca.crt",
     )

@@ -388,6 +388,23 @@ def test_the_notes_say_where_the_agents_run_and_name_the_namespace() -> None:
         assert f"helm test {NAME} --namespace {NAME}\n" in said
 
 
+def test_the_notes_say_what_waits_for_the_scheduler_or_what_the_agents_alone_cost() -> None:
+    on = "controller.enabled=true"
+    image = "registry.k8s.io/kube-scheduler:v1.36.3"
+    placed = notes(on, kubernetes="1.36.3")
+    assert f"rollout status deployment/{NAME}-scheduler\n" in placed
+    assert (
+        f"get schedulerName gpu-scheduler. Until it runs (image {image})\nthey stay Pend" in placed
+    )
+    by_hand = notes(on, "scheduler.namedBy=nobody")
+    assert "Pods have to name it: spec.schedulerName: gpu-scheduler." in by_hand
+    assert "no kube-scheduler asks it yet" in notes(on, "scheduler.enabled=false")
+    alone = "The agents are alone: a pod that fits no single card"
+    assert alone in notes("controller.enabled=false")
+    assert alone not in placed
+    assert alone not in notes("controller.enabled=false", "mode=default")
+
+
 def test_the_notes_say_which_labels_turn_claims_on() -> None:
     """The nodes first, unless all of them serve claims, and then the namespaces."""
     node, label = (

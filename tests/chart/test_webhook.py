@@ -10,17 +10,19 @@ from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_
 from gpu_device_plugin.web.extender_server import MUTATE
 
 ON = "controller.enabled=true"
+WEBHOOK = "controller.webhook.enabled=true"
 CONTROLLER = f"{NAME}-controller"
 
 
 def webhooks(*settings: str) -> dict[str, dict[str, Any]]:
     """The entries, by the first part of their names."""
-    made = one(manifests(ON, *settings), "MutatingWebhookConfiguration", CONTROLLER)
+    made = one(manifests(ON, WEBHOOK, *settings), "MutatingWebhookConfiguration", CONTROLLER)
     return {each["name"].partition(".")[0]: each for each in made["webhooks"]}
 
 
-def test_it_comes_with_the_controller_and_can_be_left_out() -> None:
-    for settings in ((), (ON, "controller.webhook.enabled=false")):
+def test_it_comes_only_where_it_is_asked_for() -> None:
+    """It refuses pods: an upgrade must not bring that by itself."""
+    for settings in ((), ("controller.enabled=false", WEBHOOK), (ON, "scheduler.namedBy=nobody")):
         kinds = {made["kind"] for made in manifests(*settings)}
         assert "MutatingWebhookConfiguration" not in kinds
 
@@ -57,7 +59,7 @@ def test_names_of_other_projects_are_seen_only_if_that_is_asked(project: str, na
         conditions = [each["matchConditions"][0]["expression"] for each in found.values()]
         assert all((name in text) is is_seen for text in conditions)
         assert all("aliyun.com/gpu-" in text for text in conditions[1:])
-        made = one(manifests(ON, *settings), "Deployment", CONTROLLER)
+        made = one(manifests(ON, WEBHOOK, *settings), "Deployment", CONTROLLER)
         (container,) = made["spec"]["template"]["spec"]["containers"]
         assert (f"--{project}=GiB" in container["args"]) is is_seen
 
@@ -65,13 +67,13 @@ def test_names_of_other_projects_are_seen_only_if_that_is_asked(project: str, na
 def test_class_gpu_without_a_model_passes_only_where_the_operator_says_so() -> None:
     """R-002."""
     for settings, passes in (((), False), (("controller.webhook.requireModel=false",), True)):
-        made = one(manifests(ON, *settings), "Deployment", CONTROLLER)
+        made = one(manifests(ON, WEBHOOK, *settings), "Deployment", CONTROLLER)
         (container,) = made["spec"]["template"]["spec"]["containers"]
         assert ("--model-optional" in container["args"]) is passes
 
 
 def test_it_is_called_where_the_controller_serves_it() -> None:
-    made = manifests(ON)
+    made = manifests(ON, WEBHOOK)
     services = {each["metadata"]["name"] for each in made if each["kind"] == "Service"}
     for each in webhooks().values():
         service = each["clientConfig"]["service"]
@@ -84,7 +86,7 @@ def test_it_is_called_where_the_controller_serves_it() -> None:
 
 
 def test_the_controller_may_read_its_config_maps_and_write_one_webhook_configuration() -> None:
-    made = manifests(ON)
+    made = manifests(ON, WEBHOOK)
     role = one(made, "Role", f"{CONTROLLER}-models")
     assert role["metadata"]["namespace"] == model_rules.NAMESPACE
     (rule,) = role["rules"]
@@ -93,7 +95,7 @@ def test_the_controller_may_read_its_config_maps_and_write_one_webhook_configura
     cluster = one(made, "ClusterRole", CONTROLLER)
     (named,) = [r for r in cluster["rules"] if "mutatingwebhookconfigurations" in r["resources"]]
     assert named["resourceNames"] == [CONTROLLER]
-    without = manifests(ON, "controller.webhook.enabled=false")
+    without = manifests(ON, "scheduler.namedBy=nobody")
     allowed = rights(one(without, "ClusterRole", CONTROLLER))
     assert not any("webhook" in resource for _, resource, _ in allowed)
 

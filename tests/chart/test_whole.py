@@ -14,7 +14,7 @@ from tests.chart.rendering import CHART, NAME, render
 PARTS = (
     "controller.enabled=true",
     "controller.tls.certManager.enabled=true",
-    "scheduler.enabled=true",
+    "controller.webhook.enabled=true",
     "page.enabled=true",
     "dra.enabled=true",
     "gfd.enabled=true",

@@ -323,3 +323,52 @@ async def test_a_node_whose_mode_is_not_served_is_a_problem(cluster: Cluster) ->
 
     assert "problem  nodes have a mode that is not served, and offer nothing: gpu-a\n" in said
     assert "kubectl label node NODE --overwrite ack.node.gpu.schedule=MODE" in said
+
+
+def placing(name: str, label: dict[str, str], *command: str, is_ready: bool = True) -> Json:
+    """A pod of the controller, or of the chart's kube-scheduler."""
+    condition = {"type": "Ready", "status": str(is_ready)}
+    return {
+        "metadata": {"namespace": "gpu", "name": name, "labels": label},
+        "spec": {"nodeName": "gpu-a", "containers": [{"name": "c", "command": list(command)}]},
+        "status": {"phase": "Running", "conditions": [condition]},
+    }
+
+
+async def test_who_waits_for_a_scheduler_that_is_not_there_is_counted(cluster: Cluster) -> None:
+    """With the default scheduler, or one that has spoken of a pod, nothing is wrong."""
+    await agents(cluster)
+    place = "/api/v1/namespaces/gpu/pods"
+    leader = {"gpu-device-plugin/leader": "true"}
+    ours = {"gpu-device-plugin/scheduler": "gpu-scheduler"}
+    controller = ("gpu-device-plugin", "controller")
+    waiting = {name: pod(name, 2, 30) for name in ("w1", "w2", "by-default", "other", "heard")}
+    for name, scheduler in (
+        ("w1", "gpu-scheduler"),
+        ("w2", "gpu-scheduler"),
+        ("other", "nobodys"),
+        ("heard", "volcano"),
+    ):
+        waiting[name]["spec"]["schedulerName"] = scheduler
+    spoken = [{"type": "PodScheduled", "status": "False"}]
+    waiting["heard"]["status"] = waiting["w1"]["status"] = {"conditions": spoken}
+    for each in waiting.values():
+        await cluster.add(each)
+    gone = await found(cluster)
+    await cluster.server.put(f"{place}/c", placing("c", {}, *controller))
+    await cluster.server.put(f"{place}/s", placing("s", ours, "kube-scheduler", is_ready=False))
+    away = await found(cluster)
+    await cluster.server.put(f"{place}/c", placing("c", leader, *controller))
+    await cluster.server.put(f"{place}/s", placing("s", ours, "kube-scheduler"))
+    there = await found(cluster)
+
+    assert "serves scheduler gpu-scheduler, for which 2 pods with slices wait" in gone
+    assert "serves scheduler nobodys, for which 1 pod with slices wait" in gone
+    assert "2 problems" in gone
+    assert (
+        "scheduler gpu-scheduler is not ready: new pods with slices stay Pending (2 pods now)"
+        in away
+    )
+    assert "no controller leads" in away
+    assert "3 problems" in away
+    assert "1 problem," in there

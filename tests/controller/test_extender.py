@@ -40,7 +40,7 @@ async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere
 
     assert answer["NodeNames"] == ["n2"]
     assert answer["FailedNodes"] == {
-        "n1": "node(s) didn't have enough device resources to allocate"
+        "n1": "node(s) didn't have enough device resources to allocate: the emptiest card has 5 units and 50 % left"
     }
 
 
@@ -104,8 +104,25 @@ async def test_all_nodes_that_fit_stay_where_the_pod_has_preferences_or_the_oper
 
     assert sorted(answer["NodeNames"]) == names[:kept]
     lost = dict.fromkeys(names[kept:], "fits, but n0 comes first")
-    none = "node(s) didn't have enough device resources to allocate"
+    none = "node(s) didn't have enough device resources to allocate: no card has anything left"
     assert answer["FailedNodes"] == {**lost, "full": none}
+
+
+async def test_the_reason_has_the_figures_of_the_card_that_has_most_left(tmp_path: Path) -> None:
+    """One reason for nodes alike, of a card that could be given; compute only where it is divided."""
+    pods = (
+        pod("a", 10, 50, on="n1", annotations=held(0, 10, 50)),
+        pod("b", 12, 50, on="n2", annotations=held(0, 12, 50)),
+        pod("c", 9, on="shared", annotations=held(0, 9, 0)),
+    )
+    nodes = (node("n1", 1), node("n2", 2, sick=(1,)), node("shared", 1, mode="share"))
+    async with a_controller(tmp_path, nodes, pods) as found:
+        divided = await found.filter(pod("new", 8, 30), "n1", "n2")
+        shared = await found.filter(pod("other", 8), "shared")
+
+    text = "node(s) didn't have enough device resources to allocate: the emptiest card has"
+    assert divided["FailedNodes"] == dict.fromkeys(("n1", "n2"), f"{text} 5 units and 50 % left")
+    assert shared["FailedNodes"] == {"shared": f"{text} 6 units left"}
 
 
 async def test_the_first_of_equal_nodes_has_most_points_and_the_worst_has_none(

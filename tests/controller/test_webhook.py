@@ -18,6 +18,7 @@ from tools.harness.waiting import until
 
 from gpu_device_plugin.kubernetes.objects.admission_review import read_review
 from gpu_device_plugin.settings.controller_settings import Translation
+from gpu_device_plugin.web.extender_server import MUTATE, NAME_SCHEDULER
 
 MODEL, DRIVER = "alibabacloud.com/gpu-model-series", "alibabacloud.com/gpu-driver-version"
 CLASS = "alibabacloud.com/compute-class"
@@ -47,9 +48,9 @@ def required(pod: Json) -> dict[str, list[str]]:
     return {each["key"]: each["values"] for each in terms[0].get("matchExpressions", [])}
 
 
-async def ask(found: Running, body: Any) -> Any:
+async def ask(found: Running, body: Any, path: str = MUTATE) -> Any:
     """The decoded answer; status and text where it is no JSON."""
-    url = f"http://127.0.0.1:{found.controller.server.port}/mutate"
+    url = f"http://127.0.0.1:{found.controller.server.port}{path}"
     data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
     async with found.session.post(url, data=data) as response:
         text = await response.text()
@@ -329,6 +330,24 @@ async def test_requests_that_are_no_object_are_a_bad_body(tmp_path: Path) -> Non
 
     assert answer[0] == 400
     assert "container a: requests are no object" in answer[1]
+
+
+async def test_a_pod_gets_the_schedulers_name_where_that_is_asked(tmp_path: Path) -> None:
+    """And nothing else; what is no new pod stays as it is, and /mutate names nobody's scheduler."""
+    pod = a_pod(compute_class="gpu")
+    named = {**a_pod(), "spec": {**a_pod()["spec"], "schedulerName": "default-scheduler"}}
+    async with a_controller(tmp_path, (), name_scheduler="gpu-scheduler") as found:
+        answers = [await ask(found, review(each), NAME_SCHEDULER) for each in (pod, named)]
+        changed = await ask(found, review(pod, operation="UPDATE"), NAME_SCHEDULER)
+        refused = await ask(found, b"[]", NAME_SCHEDULER)
+    async with a_controller(tmp_path, ()) as found:
+        unasked = await ask(found, review(pod), NAME_SCHEDULER)
+
+    for before, answer in zip((pod, named), answers, strict=True):
+        spec = {**before["spec"], "schedulerName": "gpu-scheduler"}
+        assert applied(before, answer) == {**before, "spec": spec}
+    assert applied(pod, changed) == pod
+    assert (refused[0], unasked[0]) == (400, 404)
 
 
 async def test_nothing_is_answered_before_the_rules_are_known(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import STATE
+from tests.e2e.quick_start import load_scheduler
 from tools.harness.cluster.agent import Agent, AgentDirectories
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
-from tools.harness.cluster.images import Image
 from tools.harness.cluster.pods import container, pod, slice_of
 from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
@@ -26,7 +26,6 @@ from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 
 SCHEDULER = "gpu-scheduler"
 ADDRESS = "10.96.0.200"
-_IMAGE, _TAG = "e2e.local/kube-scheduler", "local"
 _FURTHER = {"n2": "core_mem", "n3": "cgpu"}
 MEMORY_ONLY = "n3"
 
@@ -105,19 +104,22 @@ def placement(cluster: Cluster, first: Agent, image: AgentImage, logs: Path) -> 
 
 def _install(cluster: Cluster, image: AgentImage) -> None:
     """The chart without agents, which run beside; the scheduler is the cluster's own binary."""
-    binary = cluster.binaries.kubernetes / "kube-scheduler"
-    files = {"bin/kube-scheduler": binary.read_bytes()}
-    cluster.node.load(Image(f"{_IMAGE}:{_TAG}", files, {}, ("/bin/kube-scheduler",)))
+    load_scheduler(cluster)
     Helm(cluster).install(
         *(f"image.repository={image.repository}", f"image.tag={image.tag}"),
         *("image.pullPolicy=Never", "nodeSelector.agents=none"),
         *("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false"),
         *("controller.enabled=true", f"controller.clusterIP={ADDRESS}"),
-        *(f"controller.nodeSelector.kubernetes\\.io/hostname={NODE}", "scheduler.enabled=true"),
-        *(f"scheduler.image.repository={_IMAGE}", f"scheduler.image.tag={_TAG}"),
+        *(f"controller.nodeSelector.kubernetes\\.io/hostname={NODE}", "controller.replicas=2"),
+        "scheduler.replicas=2",
         f"scheduler.name={SCHEDULER}",
         WRITER,
     )
+    wait_for_deployments(cluster)
+
+
+def wait_for_deployments(cluster: Cluster) -> None:
+    """Return when controller and scheduler are ready; else fail with what their pods said."""
     place = ("-n", RELEASE_NAMESPACE)
     for name in (f"{RELEASE}-controller", f"{RELEASE}-scheduler"):
         try:

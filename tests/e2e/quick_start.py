@@ -7,11 +7,13 @@ import re
 import tempfile
 from pathlib import Path
 
+import yaml
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.tenants import cuda_images
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.helm import CHART
 from tools.harness.cluster.images import Image
 
 from gpu_device_plugin.disk.native_library import native_library
@@ -39,6 +41,7 @@ def without_gpus(driver_version: str) -> str:
 
 def load_images(cluster: Cluster, agent: AgentImage, nvidia_smi: NvidiaSmi, *names: str) -> None:
     """What `kind load` would do: the agent's image under its name there, and nvidia-smi's under these."""
+    load_scheduler(cluster)
     cluster.node.tag(agent.reference, f"{BUILT}:{agent.tag}")
     libraries = [native_library(name) for name in ("libnvidia-ml.so.1", "libgpuslice.so")]
     with tempfile.TemporaryDirectory() as place:
@@ -46,6 +49,15 @@ def load_images(cluster: Cluster, agent: AgentImage, nvidia_smi: NvidiaSmi, *nam
     files = {**base.files, "bin/nvidia-smi": nvidia_smi.path.read_bytes()}
     for name in names:
         cluster.node.load(Image(name, files, base.links, ()))
+
+
+def load_scheduler(cluster: Cluster) -> None:
+    """What the node would pull: the stock kube-scheduler of the cluster's version, by the chart's name for it."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    named = f"{values['scheduler']['image']['repository']}:v{cluster.binaries.kubernetes_version}"
+    files = {"bin/kube-scheduler": (cluster.binaries.kubernetes / "kube-scheduler").read_bytes()}
+    links = {"usr/local/bin/kube-scheduler": "/bin/kube-scheduler"}
+    cluster.node.load(Image(named, files, links, ()))
 
 
 def _block(first: str) -> str:

@@ -50,7 +50,13 @@ def controller(cluster: Cluster) -> Iterator[Program]:
     """The controller, started before its webhook's configuration is there, and trusted."""
     (configuration,) = [
         made
-        for made in manifests("controller.enabled=true")
+        for made in manifests(
+            *(
+                "controller.enabled=true",
+                "controller.webhook.enabled=true",
+                "scheduler.enabled=false",
+            )
+        )
         if made["kind"] == "MutatingWebhookConfiguration"
     ]
     for each in configuration["webhooks"]:

@@ -28,8 +28,11 @@ SILENT = "gpu_controller_watch_silent_seconds"
 LEASE = "gpu_controller_lease_renewals_total"
 CALLS = "gpu_controller_calls_total"
 FAILED = "gpu_controller_bindings_total"
+AVAILABLE = "kube_deployment_status_replicas_available"
+SCHEDULER = 'namespace="gpu",deployment="gpu-device-plugin-scheduler"'
 TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
     "GpuControllerWithoutLeader": ({f"gpu_controller_leader{{{INSTANCE}}}": "0x20"}, 4, 6),
+    "GpuSchedulerMissing": ({f"{AVAILABLE}{{{SCHEDULER}}}": "1x3 0x20"}, 8, 10),
     "GpuControllerNotReady": ({f"gpu_controller_ready{{{INSTANCE}}}": "0x20"}, 9, 11),
     "GpuLeaseRenewedLate": ({f'{LEASE}{{{INSTANCE},outcome="late"}}': "0x5 0+2x30"}, 6, 12),
     "GpuBindingsRefused": ({f'{FAILED}{{{INSTANCE},outcome="refused"}}': "0x5 0+9x30"}, 10, 16),
@@ -48,6 +51,7 @@ TROUBLE: dict[str, tuple[dict[str, str], int, int]] = {
     "GpuWebhookFails": ({f'{CALLS}{{{INSTANCE},verb="mutate",code="503"}}': "1+2x30"}, 4, 8),
 }
 HEALTHY = {
+    f"{AVAILABLE}{{{SCHEDULER}}}": "1x20 0x3 1x40",
     f"gpu_controller_leader{{{INSTANCE}}}": "1x60",
     'gpu_controller_leader{namespace="gpu",instance="10.0.0.8:9446"}': "0x60",
     f"gpu_controller_ready{{{INSTANCE}}}": "0x3 1x60",

@@ -59,11 +59,11 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled }}
 {{- fail "podMonitor.enabled and serviceMonitor.enabled: every agent would be scraped twice; choose one" }}
 {{- end }}
-{{- if and .Values.scheduler.enabled (not .Values.controller.enabled) }}
-{{- fail "scheduler.enabled needs controller.enabled: that scheduler asks the controller" }}
-{{- end }}
 {{- if and .Values.scheduler.enabled (eq .Values.scheduler.name "default-scheduler") }}
 {{- fail "scheduler.name default-scheduler is the cluster's own kube-scheduler: two would schedule every pod; give another name, which pods say as schedulerName" }}
+{{- end }}
+{{- if and (eq .Values.scheduler.namedBy "policy") (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "scheduler.namedBy policy needs Kubernetes 1.36 or later, this cluster has %s: its API server changes no pods by policy; leave it out, or set webhook" .Capabilities.KubeVersion.Version) }}
 {{- end }}
 {{- if and .Values.controller.enabled (eq (int .Values.controller.metricsPort) 8443) }}
 {{- fail "controller.metricsPort 8443 is the port that kube-scheduler asks: give another one" }}
@@ -80,7 +80,7 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.controller.tls.certManager.enabled (or .Values.controller.tls.secretName .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.certManager.enabled makes the Secrets itself: leave controller.tls.secretName and clientSecretName empty" }}
 {{- end }}
-{{- if and .Values.controller.tls.secretName .Values.scheduler.enabled (not .Values.controller.tls.clientSecretName) }}
+{{- if and .Values.controller.tls.secretName (eq (include "gpu-device-plugin.hasScheduler" .) "true") (not .Values.controller.tls.clientSecretName) }}
 {{- fail "controller.tls.secretName with scheduler.enabled needs controller.tls.clientSecretName: the Secret of the scheduler's own certificate" }}
 {{- end }}
 {{- if and .Values.dra.enabled (semverCompare "<1.36-0" .Capabilities.KubeVersion.Version) }}

@@ -44,6 +44,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- join "," $names }}
 {{- end }}
 
+{{/* "true" where the API server asks the controller about new pods. */}}
+{{- define "gpu-device-plugin.hasWebhook" -}}
+{{- and .Values.controller.enabled (or .Values.controller.webhook.enabled (eq (include "gpu-device-plugin.namedBy" .) "webhook")) }}
+{{- end }}
+
 {{/* The Secrets that somebody else fills; "" where the controller makes its own certificates. */}}
 {{- define "gpu-device-plugin.controllerTls" -}}
 {{- $tls := .Values.controller.tls }}

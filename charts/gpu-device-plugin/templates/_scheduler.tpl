@@ -1,3 +1,41 @@
+{{/* "true" where the second scheduler is installed: it has nobody to ask without the controller. */}}
+{{- define "gpu-device-plugin.hasScheduler" -}}
+{{- and .Values.controller.enabled .Values.scheduler.enabled }}
+{{- end }}
+
+{{/* Who gives pods the scheduler's name: policy, webhook or nobody. */}}
+{{- define "gpu-device-plugin.namedBy" -}}
+{{- if ne (include "gpu-device-plugin.hasScheduler" .) "true" }}nobody
+{{- else if ne .Values.scheduler.namedBy "auto" }}{{ .Values.scheduler.namedBy }}
+{{- else if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version }}policy
+{{- else }}webhook
+{{- end }}
+{{- end }}
+
+{{/*
+The conditions (CEL) of a pod that gets the scheduler's name: it asks for units, nobody has chosen a scheduler or a node
+for it, and it is no DaemonSet's, whose pods belong to one node each.
+*/}}
+{{- define "gpu-device-plugin.getsScheduler" -}}
+- name: asks-for-units
+  expression: |-
+    (object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,
+      ['aliyun.com/gpu-mem', 'aliyun.com/gpu-core.percentage'].exists(r, r in c.?resources.?limits.orValue({})))
+- name: has-no-scheduler-and-no-node
+  expression: |-
+    object.spec.?schedulerName.orValue('default-scheduler') == 'default-scheduler' && object.spec.?nodeName.orValue('') == ''
+- name: is-of-no-daemonset
+  expression: |-
+    !object.metadata.?ownerReferences.orValue([]).exists(o, o.kind == 'DaemonSet' && o.?controller.orValue(false))
+{{- end }}
+
+{{/* Where pods use claims, the cluster's own scheduler sees cards. */}}
+{{- define "gpu-device-plugin.namedNamespaces" -}}
+- key: gpu-device-plugin/allocation-api
+  operator: NotIn
+  values: [dra]
+{{- end }}
+
 {{/* kube-scheduler's configuration: the part that asks the controller is the same in every way to use it. */}}
 {{- define "gpu-device-plugin.schedulerConfiguration" -}}
 {{- $host := printf "%s.%s.svc" (include "gpu-device-plugin.controller" .) (include "gpu-device-plugin.namespace" .) -}}

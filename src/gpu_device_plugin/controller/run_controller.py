@@ -32,6 +32,7 @@ from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.api_availability import RetryPace
 from gpu_device_plugin.kubernetes.client.credentials import load_credentials
 from gpu_device_plugin.kubernetes.client.turns import Turns
+from gpu_device_plugin.kubernetes.objects.admission_review import name_scheduler, read_review
 from gpu_device_plugin.kubernetes.objects.cluster_watch import (
     Changes,
     ClusterNode,
@@ -145,12 +146,18 @@ class Controller:
             bind=self._binder.bind,
             inspect=extender.inspect,
             mutate=webhook.mutate,
+            name_scheduler=self._namer(settings.name_scheduler),
             trouble=self._trouble,
             webhook_trouble=lambda: rules.trouble,
             standby=self._standby,
             took=self._metrics.took,
             answered=partial(self._metrics.count, "calls"),
         )
+
+    @staticmethod
+    def _namer(name: str) -> Callable[[bytes], bytes] | None:
+        """The webhook's conditions choose the pods: the API server asks about no other."""
+        return (lambda body: name_scheduler(read_review(body), name)) if name else None
 
     async def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         await self.pages.start()

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cache
 
 from gpu_device_plugin.controller.card_arrays import Judged
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.controller.preemption import CountBroken, choose_victims
+from gpu_device_plugin.domain.fractions.node_fit import NOT_ENOUGH_TEXT, Misfit
 from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
@@ -29,6 +30,8 @@ from gpu_device_plugin.settings.controller_settings import FilterKeeps
 MOST_NODES = 8
 """Some for a later extender to choose from; `prioritize` names the first of them."""
 _MOST_SCORE = 10
+_MOST_LOOKED_AT = 100
+"""Nodes whose cards are looked at for the words of a reason."""
 _SEARCH_SECONDS = 1.0
 """After which no further node is searched for victims where one is found."""
 
@@ -62,8 +65,19 @@ class Extender:
         wants_all = self._keeps is FilterKeeps.AUTO and question.has_preferences
         is_bounded = not wants_all and self._keeps is not FilterKeeps.ALL
         kept = judged.keep(MOST_NODES) if is_bounded else judged.scores()[0].tolist()
-        why = [(misfit.text, misfit.is_final, names) for misfit, names in judged.misfits]
+        why = [(self._reason(each, names), each.is_final, names) for each, names in judged.misfits]
         return filter_answer(question, kept, why)
+
+    def _reason(self, misfit: Misfit, names: Sequence[str]) -> str:
+        """With the card that has most left, where it is that no card has enough: the sum of a node tells nothing."""
+        if misfit.text != NOT_ENOUGH_TEXT or len(names) > _MOST_LOOKED_AT:
+            return misfit.text
+        rooms = (room for name in names for room in self._ledger.rooms(name))
+        best = max(rooms, key=lambda room: (room.free_milli, room.free_mem), default=None)
+        if best is None or not best.free_milli:
+            return f"{misfit.text}: no card has anything left"
+        compute = f" and {best.free_core} %" if best.least_core else ""
+        return f"{misfit.text}: the emptiest card has {best.free_mem} units{compute} left"
 
     async def prioritize(self, body: bytes) -> bytes:
         """A score of 0 to 10 for each node; a pod that asks for none of our resources scores alike."""

@@ -18,10 +18,10 @@ from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.finding import Finding, Level, note, problem
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, asking_of
+from gpu_device_plugin.overview.placing_parts import placing_findings
 
 _COMPONENT = "gpu-device-plugin"
-_IS_OVER = "Over"  # a reason with it is the Event that the fault has ended
-_RECOVERED = "Recovered"
+_RECOVERED, _IS_OVER = "Recovered", "Over"  # a reason with this end says that a fault has ended
 _ENDS = {
     "ModeSwitched": ("ModeSwitchRefused", "UnknownMode"),
     "UnitSwitched": ("UnitSwitchRefused",),
@@ -69,7 +69,7 @@ class Installation:
 
 def findings(facts: Installation) -> tuple[Finding, ...]:
     """Everything that is wrong, problems first."""
-    found = [finding for check in _CHECKS for finding in check(facts)]
+    found = [*placing_findings(facts.pods), *(f for check in _CHECKS for f in check(facts))]
     return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
 
 

@@ -76,9 +76,14 @@ class ControllerSettings:
     webhook_configuration: str = setting(
         "", "MutatingWebhookConfiguration whose caBundle it keeps up to date."
     )
+    name_scheduler: str = setting(
+        "",
+        "Scheduler's name that /name-scheduler gives every pod it is asked about; by default it is not served.",
+        bounds={"pattern": "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"},
+    )
     webhook_client_name: str = setting(
         "",
-        "Common name of the API server's client certificate, which /mutate then wants.",
+        "Common name of the API server's client certificate, which the webhook then wants.",
         bounds={"pattern": "^[ -~]{0,64}$"},
     )
     webhook_client_ca_file: str = setting(

@@ -14,6 +14,7 @@ from gpu_device_plugin.web.tls import ServingTls, caller_name
 
 PREFIX = "/gpushare-scheduler"
 MUTATE = "/mutate"
+NAME_SCHEDULER = "/name-scheduler"
 _JSON = "application/json"
 _Handler = Callable[[bytes], bytes | Awaitable[bytes]]
 _MIB = 1 << 20
@@ -35,7 +36,7 @@ class Handlers:
     Attributes:
         filter: Body of a filter call -> body of the answer.
         inspect: A node's name, or None for all -> status and body.
-        mutate: Body of an AdmissionReview -> body of the answer; None where none is served.
+        mutate, name_scheduler: Body of an AdmissionReview -> body of the answer; None where none is served.
         trouble: Why kube-scheduler cannot be answered now, or "".
         webhook_trouble: Why the API server cannot be, or "".
         standby: Why this replica does not serve kube-scheduler, or "".
@@ -51,6 +52,7 @@ class Handlers:
     trouble: Callable[[], str]
     standby: Callable[[], str] = lambda: ""
     mutate: _Handler | None = None
+    name_scheduler: _Handler | None = None
     webhook_trouble: Callable[[], str] = lambda: ""
     took: Callable[[str, float], None] = lambda _verb, _seconds: None
     answered: Callable[[str, str], None] = lambda _verb, _status: None
@@ -107,9 +109,11 @@ class ExtenderServer(HttpListener):
             app.router.add_post(f"{PREFIX}/{verb}", self._called(verb, handler, bodies))
         app.router.add_get(f"{PREFIX}/inspect", self._inspect)
         app.router.add_get(f"{PREFIX}/inspect/{{node}}", self._inspect)
-        if handlers.mutate is not None:
-            mutate = self._called("mutate", handlers.mutate, self._reviews, is_open=True)
-            app.router.add_post(MUTATE, mutate)
+        for path, review in ((MUTATE, handlers.mutate), (NAME_SCHEDULER, handlers.name_scheduler)):
+            if review is not None:
+                app.router.add_post(
+                    path, self._called("mutate", review, self._reviews, is_open=True)
+                )
         await self.listen(app)
 
     def _called(

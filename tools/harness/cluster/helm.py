@@ -66,8 +66,11 @@ class Helm:
         return command_output([*command, "--namespace", RELEASE_NAMESPACE, *arguments], None, 300)
 
     def install(self, *settings: str, chart: Path = CHART) -> str:
-        """Install the chart, or bring the release to these values; `settings` are --set texts."""
-        chosen = [f"--set={setting}" for setting in settings]
+        """Install the chart, or bring the release to these values; `settings` are --set texts.
+
+        It brings the agents alone, where the settings do not say otherwise.
+        """
+        chosen = [f"--set={setting}" for setting in ("controller.enabled=false", *settings)]
         return self("upgrade", "--install", self.release, str(chart), "--create-namespace", *chosen)
 
     def uninstall(self) -> str:

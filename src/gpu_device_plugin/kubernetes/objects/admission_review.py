@@ -205,11 +205,15 @@ def patch_pod(
     if len(plain) > _MOST_PATCH_BYTES:
         why = f"the pod would need a patch of {len(plain)} bytes, and {_MOST_PATCH_BYTES} are sent"
         return deny_pod(review.uid, f"{why}: use fewer terms in spec.affinity")
-    encoded = base64.b64encode(plain).decode("ascii")
-    told: dict[str, object] = {"warnings": list(warnings)} if warnings else {}
-    return _answer(
-        review.uid, {"allowed": True, "patchType": "JSONPatch", "patch": encoded, **told}
-    )
+    return _patched(review.uid, plain, warnings)
+
+
+def name_scheduler(review: Review, name: str) -> bytes:
+    """The answer for a pod that gets this `schedulerName`."""
+    if review.pod is None:
+        return allow_pod(review.uid)
+    patch = [{"op": "add", "path": "/spec/schedulerName", "value": name}]
+    return _patched(review.uid, msgspec.json.encode(patch))
 
 
 def _additions(
@@ -222,6 +226,12 @@ def _additions(
         return [{"op": "add", "path": path, "value": dict(new)}]
     escaped = {key.replace("~", "~0").replace("/", "~1"): value for key, value in new.items()}
     return [{"op": "add", "path": f"{path}/{key}", "value": v} for key, v in escaped.items()]
+
+
+def _patched(uid: str, patch: bytes, warnings: Sequence[str] = ()) -> bytes:
+    encoded = base64.b64encode(patch).decode("ascii")
+    told: dict[str, object] = {"warnings": list(warnings)} if warnings else {}
+    return _answer(uid, {"allowed": True, "patchType": "JSONPatch", "patch": encoded, **told})
 
 
 def _answer(uid: str, response: Mapping[str, object]) -> bytes:

@@ -47,7 +47,6 @@ class ContainerStatus(msgspec.Struct):
 class ExplainedSpec(SurveyedPodSpec):
     """`spec` of the pod."""
 
-    scheduler_name: str = "default-scheduler"
     scheduling_gates: list[NamedEntry] | None = None
 
 

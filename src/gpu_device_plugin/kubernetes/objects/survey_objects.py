@@ -25,6 +25,8 @@ from gpu_device_plugin.kubernetes.objects.pod_spec import devices_asked, whole_r
 
 _AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 _METRICS = "metrics"
+SCHEDULER_LABEL = "gpu-device-plugin/scheduler"
+"""On the pods of the chart's kube-scheduler: the name that it serves."""
 _MOST_LABELS = 256
 
 
@@ -127,6 +129,7 @@ class SurveyedPodSpec(PodSpec):
 
     containers: list[SurveyedContainer] = msgspec.field(default_factory=list)  # type: ignore[assignment]
     node_selector: dict[str, str] | None = None
+    scheduler_name: str = "default-scheduler"
 
     def __post_init__(self) -> None:
         """With as many labels of a node as anybody would select by."""

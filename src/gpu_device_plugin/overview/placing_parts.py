@@ -1,0 +1,64 @@
+"""Whether what places pods with units is there: the controller's leader, and who serves the names of schedulers."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from gpu_device_plugin.domain.wording import count_noun
+from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
+from gpu_device_plugin.kubernetes.objects.survey_objects import SCHEDULER_LABEL, SurveyedPod
+from gpu_device_plugin.overview.finding import Finding, problem
+from gpu_device_plugin.overview.node_cards import asking_of
+
+_CONTROLLER = ["gpu-device-plugin", "controller"]
+_DEFAULT = "default-scheduler"
+_OURS = "gpu-scheduler"
+"""The chart's name for it, which waiting pods keep when it has gone."""
+
+
+def placing_findings(pods: Sequence[SurveyedPod]) -> Iterator[Finding]:
+    """Who does not answer, and how many pods wait for it."""
+    alive = [pod for pod in pods if not pod.status.is_over]
+    controllers = [pod for pod in alive if _runs_controller(pod)]
+    leads = any(p.is_ready and (p.metadata.labels or {}).get(LEADER_LABEL) for p in controllers)
+    if controllers and not leads:
+        yield problem(
+            "no controller leads: new pods with slices that our scheduler places stay Pending",
+            f"kubectl describe pod {_names(controllers)}; kubectl logs {_names(controllers)}",
+        )
+    waiting = Counter(pod.spec.scheduler_name for pod in alive if _waits(pod))
+    unheard = {p.spec.scheduler_name for p in alive if _waits(p) and not _is_answered(p)}
+    parts: dict[str, list[SurveyedPod]] = {}
+    for pod in alive:
+        if name := (pod.metadata.labels or {}).get(SCHEDULER_LABEL):
+            parts.setdefault(name, []).append(pod)
+    for name in sorted(parts.keys() | unheard | (waiting.keys() & {_OURS})):
+        ours, number = parts.get(name, []), count_noun(waiting[name], "pod")
+        if ours and not any(pod.is_ready for pod in ours):
+            yield problem(
+                f"scheduler {name} is not ready: new pods with slices stay Pending ({number} now)",
+                f"kubectl describe pod {_names(ours)}: often its image, scheduler.image",
+            )
+        elif not ours:
+            yield problem(
+                f"nothing of the chart serves scheduler {name}, for which {number} with slices wait",
+                "if nothing else serves it, delete these pods: those that their controllers make get another one",
+            )
+
+
+def _runs_controller(pod: SurveyedPod) -> bool:
+    return any((each.command or [])[:2] == _CONTROLLER for each in pod.spec.containers)
+
+
+def _waits(pod: SurveyedPod) -> bool:
+    is_chosen = pod.spec.scheduler_name != _DEFAULT
+    return is_chosen and not pod.spec.node_name and asking_of(pod) is not None
+
+
+def _is_answered(pod: SurveyedPod) -> bool:
+    """Whether a scheduler, or the API server for a scheduling gate, has spoken of it."""
+    return bool(pod.condition("PodScheduled").status)
+
+
+def _names(pods: Sequence[SurveyedPod]) -> str:
+    first = pods[0].metadata
+    return f"-n {first.namespace} {first.name}"
