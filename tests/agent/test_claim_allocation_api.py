@@ -268,7 +268,7 @@ def apis(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
     """The node's allocation API after each of these labels."""
     found = []
     for text in labels:
-        node.wiring.mode.note_kubelet(version)
+        node.wiring.mode.note_kubelet(version, "")
         node.wiring.mode.follow({ALLOCATION_API_LABEL: text} if text else {})
         found.append(str(node.wiring.node_store.read().allocation_api))
     return found

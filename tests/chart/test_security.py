@@ -35,6 +35,11 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "driver elsewhere": ("driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/libnvidia-ml.so.1"),
     "simulated": ("simulate.profile=v100",),
     "cards by mounts": ("deviceListStrategy=volume-mounts",),
+    "cards by CDI": (
+        "deviceListStrategy=auto",
+        "cdi.generator=/usr/local/nvidia/toolkit/nvidia-ctk.real",
+        "cdi.managementAnnotation=true",
+    ),
     "everything": (
         "service.enabled=true",
         "serviceMonitor.enabled=true",
@@ -52,6 +57,9 @@ KUBELETS = {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "pod-resou
 ELSEWHERE = {
     "driver-root": "/driver-root",
     "all-cards": "/var/run/nvidia-container-devices/all",
+    # Only what writes the cards' specification has them.
+    "nvidia-driver": "/driver-root",
+    "toolkit": "/toolkit/nvidia-ctk",
     # The agent looks for both of the kubelet's directories below kubelet_dir.
     "device-plugins": "{kubelet}/device-plugins",
 }
@@ -92,6 +100,9 @@ def test_nothing_but_the_listed_directories_of_the_node_is_mounted() -> None:
     assert host_paths(elsewhere) == OURS | KUBELETS | {"/run/nvidia/driver"}
     by_mounts = agent(manifests(*CHOICES["cards by mounts"]))
     assert host_paths(by_mounts) == OURS | KUBELETS | {"/dev/null"}
+    by_cdi = agent(manifests(*CHOICES["cards by CDI"]))
+    written = {"/", "/usr/local/nvidia/toolkit/nvidia-ctk.real", "/var/run/cdi", "/etc/cdi"}
+    assert host_paths(by_cdi) == OURS | KUBELETS | written
     simulated = agent(manifests(*CHOICES["simulated"]))
     assert host_paths(simulated) == OURS | KUBELETS | {"/run/gpu-device-plugin/simulator"}
 
@@ -101,6 +112,21 @@ def test_the_kubelets_root_directory_moves_pod_resources_and_not_device_plugins(
     moved = host_paths(agent(manifests("kubeletDir=/data/kubelet")))
     at_root = {"/data/kubelet/pod-resources", "/data/kubelet/pods-api"}
     assert moved == OURS | {"/var/lib/kubelet/device-plugins"} | at_root
+
+
+def test_only_the_writer_of_the_specification_sees_the_drivers_root_and_it_writes_nothing_of_the_node() -> (
+    None
+):
+    pod = agent(manifests(*CHOICES["cards by CDI"]))
+    mounts = {
+        each["name"]: {m["mountPath"]: m.get("readOnly", False) for m in each["volumeMounts"]}
+        for each in (*pod["initContainers"], *pod["containers"])
+    }
+    program = {"/toolkit/nvidia-ctk": True, "/specification": False}
+    assert mounts["cdi-generate"] == {**program, "/driver-root": True}
+    assert mounts["cdi-install"] == {**program, "/var/run/cdi": False}
+    assert (mounts["agent"]["/var/run/cdi"], mounts["agent"]["/etc/cdi"]) == (True, True)
+    assert not {"/driver-root", *program} & mounts["agent"].keys()
 
 
 def test_what_others_may_write_is_mounted_read_only() -> None:

@@ -63,6 +63,8 @@ REFUSED = {
     "fullnameOverride=Foo_Bar": "at '/fullnameOverride'",
     "nameOverride=Foo_Bar": "at '/nameOverride'",
     "simulate.driverVersion=535.1": "it needs simulate.profile",
+    "cdi.generator=/usr/bin/nvidia-ctk,simulate.profile=t4": "goes with neither cdi.generator nor",
+    "cdi.managementAnnotation=true,runtimeClassName=nvidia": "goes with neither runtimeClassName nor",
     "policies.validationActions={Deny,Warn}": "takes Deny or Warn, not both",
     "kubeletDir=/var/lib/../kubelet": "name the thing itself, without ..",
     "serviceAccount.create=false": "serviceAccount.name is needed",
@@ -308,8 +310,37 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
     by_nodes = environment("compatWithCPUManager=true")["NVIDIA_DRIVER_CAPABILITIES"]
     assert by_nodes == "compute,utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment("cdi.managementAnnotation=true")
     by_mounts = environment("deviceListStrategy=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
     assert by_mounts == VISIBLE_DEVICES_DIR
+
+
+def test_containers_that_open_cards_ask_the_nri_plugin_for_them_where_no_runtime_would() -> None:
+    """The agent, what writes its cards' specification, and each other DaemonSet of the release."""
+    values = ("cdi.managementAnnotation=true", "cdi.generator=/usr/bin/nvidia-ctk")
+    tools = ("migManager.enabled=true", "memoryEnforcer=auto")
+    sets = [each for each in manifests(*values, *tools) if each["kind"] == "DaemonSet"]
+    begin = "nvidia.cdi.k8s.io/container."
+    for each in sets:
+        pod = each["spec"]["template"]
+        found = {key for key in pod["metadata"]["annotations"] if key.startswith(begin)}
+        every = {*pod["spec"]["containers"][0]["name"].split(), "cdi-generate"}
+        inits = {container["name"] for container in pod["spec"].get("initContainers", ())}
+        wanted = every if "cdi-generate" in inits else every - {"cdi-generate"}
+        assert found == {begin + name for name in wanted}
+        assert "NVIDIA_VISIBLE_DEVICES" not in str(pod)
+    assert len(sets) == 3
+
+
+def test_the_specification_of_cards_has_the_hook_beside_the_program_and_the_nodes_paths() -> None:
+    values = ("cdi.generator=/opt/nvidia-ctk", "nvidiaDriverRoot=/run/nvidia/driver")
+    pod = agent(manifests(*values, "dra.cdiDir=/etc/cdi-of-ours"))
+    write, install = (container["args"] for container in pod["initContainers"])
+    assert "--nvidia-cdi-hook-path=/opt/nvidia-cdi-hook" in write
+    assert "--to=/run/nvidia/driver" in install
+    assert "--output=/etc/cdi-of-ours/cards.gpu-device-plugin.json" in install
+    named = agent(manifests(*values, "cdi.hook=/usr/bin/nvidia-cdi-hook"))["initContainers"][0]
+    assert "--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook" in named["args"]
 
 
 def test_simulated_nodes_have_cards_of_their_own() -> None:

@@ -72,6 +72,24 @@ async def test_a_node_that_is_away_is_at_fault_and_not_its_agent(cluster: Cluste
     assert "1 problem, 0 notes\n" in said
 
 
+async def test_an_agent_that_waits_for_the_specification_of_its_cards_names_the_list_of_namespaces(
+    cluster: Cluster,
+) -> None:
+    """Without access to the cards nvidia-ctk finds no driver, and its container begins again and again."""
+    await agents(cluster, ready_on="gpu-b")
+    waiting = agent_pod("agent-gpu-a", "gpu-a", phase="Pending")
+    text = "containers with incomplete status: [cdi-generate cdi-install]"
+    waiting["status"]["conditions"] = [
+        {"type": "Initialized", "status": "False", "message": text},
+        {"type": "Ready", "status": "False", "message": "containers with unready status: [agent]"},
+    ]
+    await cluster.server.put("/api/v1/namespaces/gpu/pods/agent-gpu-a", waiting)
+    said = await found(cluster)
+
+    assert "kubectl logs -n gpu agent-gpu-a -c cdi-generate; if it finds no NVML" in said
+    assert "NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES" in said
+
+
 async def test_an_agent_that_was_evicted_does_not_count_beside_its_successor(
     cluster: Cluster,
 ) -> None:

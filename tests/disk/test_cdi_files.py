@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_device_plugin.disk.cdi_files import CdiFiles
+from gpu_device_plugin.disk.cdi_files import CdiFiles, read_cdi_cards
+from gpu_device_plugin.domain.grants.cdi_spec import CdiCards
 from gpu_device_plugin.errors import StorageError
 
 CONTENT = {"kind": "gpu-device-plugin/slice"}
@@ -62,3 +63,23 @@ def test_a_directory_that_cannot_be_used_is_told_with_its_path(tmp_path: Path) -
     assert CdiFiles(tmp_path / "new").check() == ""
     with pytest.raises(StorageError, match="cannot be written"):
         files.write("u1", CONTENT)
+
+
+def test_specifications_of_others_are_read_as_the_runtime_reads_them(tmp_path: Path) -> None:
+    """JSON and YAML; what is no specification names nothing."""
+    spec = "kind: nvidia.com/gpu\ndevices: [{name: '0'}]\ncontainerEdits: {mounts: [{hostPath: /l.so.5}]}\n"
+    (tmp_path / "nvidia.yaml").write_text(spec)
+    (tmp_path / "a.json").write_text('{"kind": "a.b/c", "devices": [{"name": "x"}]}')
+    for name, text in {
+        "bad.json": "{",
+        "list.yaml": "[]",
+        "wrong.yaml": "kind: 1",
+        "no.txt": spec,
+    }.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "directory.json").mkdir()
+
+    assert read_cdi_cards([tmp_path, tmp_path / "absent"]) == [
+        CdiCards("a.b/c", frozenset({"x"}), frozenset()),
+        CdiCards("nvidia.com/gpu", frozenset({"0"}), frozenset({"/l.so.5"})),
+    ]

@@ -103,6 +103,7 @@ def test_every_flag_has_its_effect() -> None:
         ({"compute_policy": "4"}, "--compute-policy: '4' is not valid; known: fixed (3), work-con"),
         ({"device_list_strategy": "envvar,x"}, "--device-list-strategy: 'x' is not valid"),
         ({"device_list_strategy": ""}, "--device-list-strategy: '' is not valid"),
+        ({"device_list_strategy": "auto,envvar"}, "auto chooses by itself: leave the others out"),
         (
             {"imex_channel_ids": "1,2"},
             "--imex-channel-ids: channelIDs must be [] or [0]; found [1 2]",

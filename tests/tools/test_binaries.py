@@ -105,7 +105,7 @@ def test_everything_is_built_before_the_tests_and_what_only_some_need_is_left_ou
     left_out = [text for text in said.err.split("left out: ")[1:] if REASON in text]
     assert [text.split(",")[0] for text in left_out] == [
         "NVIDIA's device plugin",
-        "NVIDIA's CDI hook",
+        "NVIDIA's container toolkit",
     ]
 
     go.fail("*NVIDIA*", times=0)

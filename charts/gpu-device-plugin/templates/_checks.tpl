@@ -44,6 +44,12 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.simulate.profile (regexMatch "cdi" $strategies) }}
 {{- fail (printf "simulate.profile brings its cards by mounts: it does not go with deviceListStrategy %s, leave that out" $strategies) }}
 {{- end }}
+{{- if and .Values.simulate.profile (or .Values.cdi.generator .Values.cdi.managementAnnotation) }}
+{{- fail "simulate.profile is for nodes without a driver: it goes with neither cdi.generator nor cdi.managementAnnotation" }}
+{{- end }}
+{{- if and .Values.cdi.managementAnnotation (or .Values.runtimeClassName (include "gpu-device-plugin.byMounts" .)) }}
+{{- fail "cdi.managementAnnotation is for nodes without a RuntimeClass nvidia: it goes with neither runtimeClassName nor deviceListStrategy volume-mounts" }}
+{{- end }}
 {{- if and .Values.simulate.profile (eq (include "gpu-device-plugin.passesNodes" .) "true") }}
 {{- fail "simulate.profile brings its cards by mounts: it does not go with compatWithCPUManager, leave that out" }}
 {{- end }}

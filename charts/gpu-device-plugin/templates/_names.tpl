@@ -51,6 +51,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- kindIs "slice" .Values.deviceListStrategy | ternary .Values.deviceListStrategy (list .Values.deviceListStrategy) | join "," }}
 {{- end }}
 
+{{/* Not empty where the agent looks for cards in CDI specifications. */}}
+{{- define "gpu-device-plugin.looksForCdi" -}}
+{{- if or .Values.cdi.generator (regexMatch "cdi|auto" (include "gpu-device-plugin.strategies" .)) }}true{{ end }}
+{{- end }}
+
+{{/*
+What an init container that runs nvidia-ctk has beside its arguments. Its /driver-root is the driver's on the node, because
+the program writes down the paths that it sees; `transform` turns them into those of the node.
+*/}}
+{{- define "gpu-device-plugin.ctk" -}}
+image: {{ include "gpu-device-plugin.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy | quote }}
+command: [/toolkit/nvidia-ctk]
+{{ include "gpu-device-plugin.containerSecurity" . }}
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+volumeMounts:
+  - name: toolkit
+    mountPath: /toolkit/nvidia-ctk
+    readOnly: true
+  - name: specification
+    mountPath: /specification
+{{- end }}
+
 {{/* Whether answers contain device nodes: true, false, or empty for the agent's default. */}}
 {{- define "gpu-device-plugin.passesNodes" -}}
 {{- kindIs "bool" .Values.compatWithCPUManager | ternary .Values.compatWithCPUManager "" }}

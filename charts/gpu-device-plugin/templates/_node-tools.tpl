@@ -29,6 +29,10 @@ spec:
   template:
     metadata:
       labels: *selector
+      {{- if .Values.cdi.managementAnnotation }}
+      annotations:
+        {{ printf "nvidia.cdi.k8s.io/container.%s" $.name }}: management.nvidia.com/gpu=all
+      {{- end }}
     spec:
       {{- if $.rules }}
       serviceAccountName: {{ include "gpu-device-plugin.fullname" . }}-{{ $.name }}
@@ -75,10 +79,12 @@ spec:
             - name: GPU_DEVICE_PLUGIN_NVML_LIBRARY
               value: /run/gpu-device-plugin/simulator/libnvidia-ml.so.1
             {{- else }}
+            {{- if not .Values.cdi.managementAnnotation }}
             - name: NVIDIA_VISIBLE_DEVICES
               value: all
             - name: NVIDIA_DRIVER_CAPABILITIES
               value: compute,utility
+            {{- end }}
             {{- with .Values.driverRoot }}
             - name: GPU_DEVICE_PLUGIN_NVML_LIBRARY
               value: {{ printf "/driver-root/%s" $root.Values.nvmlLibrary | quote }}

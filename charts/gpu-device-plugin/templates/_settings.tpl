@@ -27,7 +27,7 @@ config.yaml: |
   {{- if .Values.dra.enabled }}
   allocation_api: {{ .Values.allocationApi }}
   {{- end }}
-  {{- if include "gpu-device-plugin.usesCdi" . }}
+  {{- if include "gpu-device-plugin.mountsCdi" . }}
   without_claims: {{ not .Values.dra.enabled }}
   cdi_dir: {{ .Values.dra.cdiDir | quote }}
   {{- end }}
@@ -74,6 +74,11 @@ xid-table.yaml: |
 {{/* Not empty where the agent writes CDI files: for claims, or with a hook for the driver's memory limits. */}}
 {{- define "gpu-device-plugin.usesCdi" -}}
 {{- if or .Values.dra.enabled (ne .Values.memoryEnforcer "library") }}true{{ end }}
+{{- end }}
+
+{{/* Not empty where the agent has the directory of CDI files, if only to read what others wrote. */}}
+{{- define "gpu-device-plugin.mountsCdi" -}}
+{{- or (include "gpu-device-plugin.usesCdi" .) (include "gpu-device-plugin.looksForCdi" .) }}
 {{- end }}
 
 {{/* The ConfigMap with NVIDIA's configuration files; empty without one. */}}

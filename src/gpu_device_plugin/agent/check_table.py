@@ -68,6 +68,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "upgrade the node",
             Severity.WARNING,
         ),
+        _cdi_check(of),
         *_without_effect(of),
         _upgrade_check(of),
         Check(
@@ -79,6 +80,11 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
         _strangers_check(of),
         _devices_check(Path(settings.run_dir)),
     )
+
+
+def _cdi_check(of: Wiring) -> Check[str | None]:
+    cure = "write it with `nvidia-ctk cdi generate`, then delete the agent's pod"
+    return Check("CardsNotInCdi", of.configuration.find_unnamed, cure, Severity.WARNING)
 
 
 def _without_effect(of: Wiring) -> Sequence[Check[str | None]]:

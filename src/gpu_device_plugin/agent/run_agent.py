@@ -191,6 +191,10 @@ class Agent:
         await self._until_cards()
         while wiring.node_store.read().mode is None:
             await asyncio.sleep(0.05)
+        with suppress(TimeoutError):  # the specifications' disk may be stuck
+            async with asyncio.timeout(RECOVER_SECONDS):
+                driver, runtime = wiring.cards.versions.driver, wiring.mode.runtime
+                await wiring.configuration.name_cards(driver, runtime)
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()

@@ -375,6 +375,7 @@ class Wiring:
             settings.state_dir,
             lambda: claims.trouble,
             self.find_idle_sharing,
+            lambda: self.configuration.names,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read

@@ -1,14 +1,56 @@
-"""The CDI files of claims: how a container runtime learns what a claim's containers receive."""
+"""The CDI files of claims: how a container runtime learns what a claim's containers receive. And what others name there."""
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.grants.cdi_spec import CdiCards
 from gpu_device_plugin.errors import storage_errors
 
 _PREFIX = "gpu-device-plugin-"
+_MAX_BYTES = 4 << 20
+CDI_DIR_OF_OTHERS = Path("/etc/cdi")
+"""Where specifications lie that outlive a reboot; this agent writes none there."""
+
+
+class _CdiMount(msgspec.Struct, rename="camel"):
+    host_path: str = ""
+
+
+class _CdiEdits(msgspec.Struct, rename="camel"):
+    mounts: list[_CdiMount] = []
+
+
+class _CdiDevice(msgspec.Struct):
+    name: str = ""
+
+
+class _CdiFile(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    devices: list[_CdiDevice] = []
+    container_edits: _CdiEdits = msgspec.field(default_factory=_CdiEdits)
+
+
+def read_cdi_cards(directories: Iterable[Path]) -> list[CdiCards]:
+    """What the specifications of others name; one that cannot be read names nothing, as for the container runtime."""
+    decoders = {".json": msgspec.json.decode, ".yaml": msgspec.yaml.decode}
+    found = []
+    for path in (path for each in directories for path in sorted(each.glob("*"))):
+        if path.suffix not in decoders:
+            continue
+        try:
+            with path.open("rb") as opened:
+                spec = decoders[path.suffix](opened.read(_MAX_BYTES), type=_CdiFile)
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
+            continue
+        names = frozenset(device.name for device in spec.devices)
+        files = frozenset(mount.host_path for mount in spec.container_edits.mounts)
+        found.append(CdiCards(spec.kind, names, files))
+    return found
 
 
 class CdiFiles:

@@ -183,6 +183,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     mps_root: str = ""  # directory of the MPS daemon that was configured last, or ""
     mig_profile: str | None = None
     allocation_api: str = ""
+    runtime: str = ""  # the container runtime, as the API server told it
 
 
 class ClaimsRecord(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_served,
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
-from gpu_device_plugin.overview.finding import Finding, Level, note, problem
+from gpu_device_plugin.overview.finding import Finding, Level, logs_cure, note, problem
 from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards, asking_of
 from gpu_device_plugin.overview.placing_parts import placing_findings
 
@@ -124,7 +124,7 @@ def _not_ready(facts: Installation) -> Iterator[Finding]:
             text = pod.condition("Ready").message or pod.status.message or pod.status.phase
             yield problem(
                 f"the agent of node {pod.spec.node_name or '(none yet)'} is not ready: {text}",
-                f"kubectl describe pod {name}; kubectl logs {name}",
+                logs_cure(name, pod.condition("Initialized").message),
             )
 
 

@@ -23,3 +23,15 @@ class Finding:
 
 problem, note = partial(Finding, Level.PROBLEM), partial(Finding, Level.NOTE)
 """Something that has to be mended, and something to know."""
+
+_CDI_WRITER = "cdi-generate"
+_NO_ACCESS = (
+    "if it finds no NVML: with cdi.managementAnnotation the namespace has to stand in "
+    "NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES of NVIDIA's toolkit, else name a runtimeClassName"
+)
+
+
+def logs_cure(pod: str, incomplete: str) -> str:
+    """Where an agent's pod (`-n NAMESPACE NAME`) says why it is not ready; `incomplete` has the init containers that it waits for."""
+    hint = f" -c {_CDI_WRITER}; {_NO_ACCESS}" if _CDI_WRITER in incomplete else ""
+    return f"kubectl describe pod {pod}; kubectl logs {pod}{hint}"

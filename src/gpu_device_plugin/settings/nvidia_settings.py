@@ -33,7 +33,10 @@ class Fallback(StrEnum):
 def _strategies(names: Sequence[str]) -> tuple[ListStrategy, ...]:
     if not names:
         raise ConfigError(f"the list is empty: wanted some of {', '.join(ListStrategy)}")
-    return tuple(dict.fromkeys(choice(ListStrategy, name.strip()) for name in names))
+    found = tuple(dict.fromkeys(choice(ListStrategy, name.strip()) for name in names))
+    if ListStrategy.AUTO in found and len(found) > 1:
+        raise ConfigError("auto chooses by itself: leave the others out")
+    return found
 
 
 def _fallbacks(names: Sequence[str]) -> tuple[Fallback, ...]:
@@ -188,7 +191,7 @@ class NvidiaSettings(IgnoredSettings):
         Names("FAIL_ON_INIT_ERROR", "flags.failOnInitError", "fails_on_init_error"),
     )
     device_list_strategy: tuple[ListStrategy, ...] | None = of_nvidia(
-        "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, separated by commas; by default envvar.",
+        "How cards reach containers: envvar, volume-mounts, cdi-annotations, cdi-cri or several, separated by commas; or auto: cdi-cri where the container runtime has CDI on by default and a CDI specification names every card, else envvar. By default envvar.",
         Names(
             "DEVICE_LIST_STRATEGY",
             "flags.plugin.deviceListStrategy",
@@ -199,7 +202,7 @@ class NvidiaSettings(IgnoredSettings):
         convert=_strategies,
     )
     device_id_strategy: IdStrategy | None = of_nvidia(
-        "How whole cards and MIG instances are named to containers; by default uuid.",
+        "How whole cards and MIG instances are named to containers, and cards of slices where CDI brings them; by default uuid.",
         Names("DEVICE_ID_STRATEGY", "flags.plugin.deviceIDStrategy", "id_strategy"),
     )
     pass_device_specs: bool | None = of_nvidia(

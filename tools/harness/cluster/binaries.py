@@ -25,7 +25,7 @@ CERT_MANAGER = "1.18.2"
 KUBE_SCORE = "1.20.0"
 SYFT = "1.52.0"
 NVIDIA = "0.17.4"
-NVIDIA_CDI_HOOK = "1.20.1"
+NVIDIA_TOOLKIT = "1.20.2"
 NVIDIA_COMMANDS = ("nvidia-device-plugin", "config-manager", "gpu-feature-discovery")
 # The version that it requires cannot be had everywhere; the labeller writes to a file without it.
 NVIDIA_REPLACED = {"sigs.k8s.io/node-feature-discovery": "0.15.4"}
@@ -136,17 +136,24 @@ def provide_linter() -> Path:
 
 def cdi_hook_path() -> Path:
     """Where NVIDIA's hook that limits memory too, which ours is tried beside, stands once it is built."""
-    return _tool_path("nvidia-cdi-hook", NVIDIA_CDI_HOOK)
+    return _tool_path("nvidia-cdi-hook", NVIDIA_TOOLKIT)
 
 
-def provide_cdi_hook() -> Path:
-    """Build that hook where the cache lacks it and say where it stands.
+def ctk_path() -> Path:
+    """Where nvidia-ctk, which writes CDI specifications of cards, stands once it is built."""
+    return _tool_path("nvidia-ctk", NVIDIA_TOOLKIT)
+
+
+def provide_toolkit() -> Path:
+    """Build both where the cache lacks them and say where the hook stands.
 
     Raises:
-        BinaryError: It cannot be built here: it needs a C compiler.
+        BinaryError: One cannot be built here: they need a C compiler.
     """
     module = "github.com/NVIDIA/nvidia-container-toolkit"
-    return provide_tool(cdi_hook_path(), module, NVIDIA_CDI_HOOK, is_cgo=True)
+    for program in (ctk_path(), cdi_hook_path()):
+        provide_tool(program, module, NVIDIA_TOOLKIT, is_cgo=True)
+    return cdi_hook_path()
 
 
 def provide_syft() -> Path:
@@ -355,7 +362,10 @@ def main() -> None:
     tools = (provide_helm(), provide_linter(), provide_syft(), provide_cert_manager())
     places: tuple[Path, ...] = (built.kubernetes, built.containerd, *tools)
     # The tests that need these are skipped without them.
-    for name, provided in (("device plugin", provide_nvidia), ("CDI hook", provide_cdi_hook)):
+    for name, provided in (
+        ("device plugin", provide_nvidia),
+        ("container toolkit", provide_toolkit),
+    ):
         try:
             places += (provided(),)
         except BinaryError as error:

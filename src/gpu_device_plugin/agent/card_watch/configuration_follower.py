@@ -15,10 +15,13 @@ import structlog
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
+from gpu_device_plugin.disk.cdi_files import CDI_DIR_OF_OTHERS, read_cdi_cards
 from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.last_good import LastGood
 from gpu_device_plugin.disk.mps_serving import kept_by_daemon, waits_for
+from gpu_device_plugin.domain.grants.cdi_spec import cards_in_cdi, has_cdi
+from gpu_device_plugin.domain.grants.container_edits import CardsInCdi
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.errors import ConfigError, shorten
 from gpu_device_plugin.kubernetes.objects.events import time_stamp
@@ -65,6 +68,42 @@ class ConfigurationFollower:
         self._last_good = LastGood(kept_configuration(self.settings))
         self._is_in_force = not self.settings.config_file_srcdir
         self._has_base = self._is_in_force
+        self._cards = CardsInCdi()
+        self._is_decided = False
+
+    async def name_cards(self, driver: str, runtime: str) -> None:
+        """Decide, for the life of this process, how containers' cards are named."""
+        is_by_index, place = self.in_force.current.is_by_index, self.settings.cdi_dir
+        shown = [card for card in self.node_store.read().cards if card.is_shown]
+        # Of a card in MIG mode a specification names only the instances.
+        whole = [card for card in shown if not card.hardware.is_mig]
+        wanted = [str(card.index) if is_by_index else card.uuid for card in whole]
+        places = [Path(place), CDI_DIR_OF_OTHERS] if place else []
+        specs = await self._thread.run(partial(read_cdi_cards, places))
+        found = cards_in_cdi(specs, wanted, driver)
+        if not found.problem and self._base.access.is_auto and not has_cdi(runtime):
+            text = f"the container runtime ({runtime or 'not known'}) has CDI not on by default"
+            found = CardsInCdi(found.kind, text)
+        self._cards, self._is_decided = found, True
+        self._put_in_force(self._named(self.in_force.current))
+        _log.info("cards are named", how=self.names)
+
+    @property
+    def names(self) -> str:
+        """How containers' cards are named, where that was not simply set; empty before it is decided."""
+        access, problem = self.in_force.current.access, self._cards.problem
+        if not (self._is_decided and self._base.access.is_auto):
+            return ""
+        how = f"cards by {', '.join(access.strategies)}"
+        return f"{how}: {problem}" if problem else f"{how} ({access.cdi_kind})"
+
+    def find_unnamed(self) -> str | None:
+        """Why containers cannot get the cards by the CDI names that the settings ask for."""
+        return (self._cards.problem or None) if self._base.access.asks_for_cdi else None
+
+    def _named(self, wanted: Configuration) -> Configuration:
+        access = wanted.access.with_cdi(self._cards, is_by_index=wanted.is_by_index)
+        return replace(wanted, access=access) if self._is_decided else wanted
 
     def run(self, _: None = None) -> None:
         """Look at labels and files; `follow` reads the files."""
@@ -194,7 +233,7 @@ class ConfigurationFollower:
         holders = self.holders()
         if holders is None:
             return  # who holds what now is not known
-        wanted = replace(base, mig_profile=self._profile(holders))
+        wanted = self._named(replace(base, mig_profile=self._profile(holders)))
         if wanted == self.in_force.current and self._is_in_force:
             return
         self._put_in_force(wanted)

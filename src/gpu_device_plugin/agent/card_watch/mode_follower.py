@@ -71,6 +71,8 @@ class ModeFollower:
         )
         self.registered: frozenset[str] = frozenset()
         """Resources that this node registered with the kubelet, also in earlier runs."""
+        self.runtime = ""
+        """The node's container runtime, remembered over a restart."""
         self._last_notes: dict[str, str] = {}
         self.is_waiting = False
         """Whether a switch of mode or unit waits until no pod holds a slice."""
@@ -88,7 +90,7 @@ class ModeFollower:
         # If the operator has changed the setting since, it replaces the remembered label's mode.
         is_same_wish = content.wished == str(self.settings.mode)
         self.is_from_label = content.is_from_label and is_same_wish
-        self.registered = frozenset(content.registered)
+        self.registered, self.runtime = frozenset(content.registered), content.runtime
         root = content.mps_root
         self.node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
         if content.mig_profile is not None:
@@ -142,9 +144,9 @@ class ModeFollower:
             self.registered |= {resource}
             self.remember()
 
-    def note_kubelet(self, version: str) -> None:
-        """The version of the node's kubelet, for instance `v1.36.3`; it decides with the labels."""
-        self.allocation_api_choice.kubelet_version = version
+    def note_kubelet(self, version: str, runtime: str) -> None:
+        """The versions of the node's kubelet and container runtime, for instance `v1.36.3` and `containerd://2.4.2`."""
+        self.allocation_api_choice.kubelet_version, self.runtime = version, runtime
 
     def note_claims_refused(self, text: str) -> None:
         """The API server takes no offers for claims in these words, or may take them (empty)."""
@@ -270,5 +272,6 @@ class ModeFollower:
             mps_root=self.node_store.read().mps_root,
             mig_profile=self.node_store.read().mig_profile,
             allocation_api=str(self.allocation_api_choice.kept),
+            runtime=self.runtime,
         )
         self.memory.save(content)

@@ -29,7 +29,7 @@ class NodeFollower:
         self.mode.note_foreign(f"{foreign}; {OTHERS_CURE}" if foreign else "")
         # Before the labels: a withdrawn node must not be offered meanwhile.
         self.withdrawal.follow()
-        self.mode.note_kubelet(node.kubelet_version)
+        self.mode.note_kubelet(node.kubelet_version, node.runtime_version)
         self.mode.follow(node.labels)
 
     def _foreign(self, labels: Mapping[str, str]) -> str:

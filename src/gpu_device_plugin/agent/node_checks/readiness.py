@@ -24,6 +24,7 @@ class Readiness:
     state_dir: str
     claims_trouble: Callable[[], str]
     idle_sharing: Callable[[], str | None]
+    card_names: Callable[[], str]
     has_read_state: bool = False
     is_prepared: bool = False
 
@@ -75,7 +76,7 @@ class Readiness:
         by = {state.memory_by(card.uuid) for card in state.cards if state.isolates}
         enforced = "".join(f"; memory by {each}" for each in sorted(by - USUAL_ENFORCERS))
         tail = f"; out: {out}" if out else ""
-        more = (state.older_configuration, self.cluster.taken_out_trouble)
+        more = (self.card_names(), state.older_configuration, self.cluster.taken_out_trouble)
         tail += "".join(f"; {each}" for each in more if each)
         tail += f"; {idle}" if (idle := self.idle_sharing()) else ""
         return ReadyState(is_ready=True, text=f"ready: mode {state.mode}, {served}{enforced}{tail}")

@@ -353,7 +353,8 @@ class AliyunScheme(FractionDecisions):
 
         All but how the cards are reached follows from the grant: a repeated Allocate has the same answer.
         """
-        cdi_names = tuple(f"nvidia.com/gpu={card.uuid}" for card in cards)
+        ids = (card.index if access.is_by_index else card.uuid for card in cards)
+        cdi_names = tuple(f"{access.cdi_kind}={each}" for each in ids)
         return ContainerEdits(
             envs=environment(grant, cards, state, access),
             mounts=isolation_mounts(grant, paths)

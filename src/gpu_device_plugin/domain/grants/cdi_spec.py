@@ -1,10 +1,18 @@
 """CDI files: what stands in those of claims and slices, and by which names a container runtime finds it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from gpu_device_plugin.domain.grants.claims import DRIVER, Claim, ClaimRef, PreparedDevice
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Mount, Paths
+from gpu_device_plugin.domain.grants.container_edits import (
+    CARD_KIND,
+    NVIDIA_KIND,
+    CardsInCdi,
+    ContainerEdits,
+    Mount,
+    Paths,
+)
 from gpu_device_plugin.domain.node.memory_enforcer import LimitBy
 
 CDI_KIND = "gpu-device-plugin/slice"
@@ -12,6 +20,7 @@ CDI_VERSION = "0.6.0"
 HOOK = "gpu-limit-hook"
 LIMIT_VARIABLE = "NVIDIA_GPU_MEMORY_LIMIT"
 _HOOK_SECONDS = 30
+_NVML = re.compile(r"/libnvidia-ml\.so\.(\d+\.[\d.]+)$")
 _CLAIM_KEY, _SLICE_KEY = f"{DRIVER}/claim", f"{DRIVER}/slice"
 
 
@@ -94,3 +103,37 @@ def limit_device(slice_id: str, memory_bytes: int, paths: Paths, by: LimitBy) ->
     edits |= {"hooks": [hook]} if by is LimitBy.HOOK else {}
     devices = [{"name": slice_id, "containerEdits": edits}]
     return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": devices}
+
+
+class CdiCards(NamedTuple):
+    """What a CDI specification of the node names, and the host's files that it brings."""
+
+    kind: str
+    names: frozenset[str]
+    files: frozenset[str]
+
+
+def cards_in_cdi(specs: Sequence[CdiCards], wanted: Collection[str], driver: str) -> CardsInCdi:
+    """By which kind every card that is wanted has a name, with libraries of the driver that runs, as far as these are known."""
+    told = ""
+    for kind in (CARD_KIND, NVIDIA_KIND):
+        found = [spec for spec in specs if spec.kind == kind]
+        missing = sorted({*wanted}.difference(*(spec.names for spec in found)))
+        versions = (_NVML.search(file) for spec in found for file in spec.files)
+        drivers = {version[1] for version in versions if version}
+        why = f"does not name {missing[0]}" if missing else ""
+        if driver and drivers and driver not in drivers:
+            why = f"brings driver {min(drivers)}, and {driver} runs"
+        if found and not why:
+            return CardsInCdi(kind)
+        told = told or (f"the CDI specification of {kind} {why}" if found else "")
+    return CardsInCdi(
+        problem=told or f"no CDI specification is of kind {CARD_KIND} or {NVIDIA_KIND}"
+    )
+
+
+def has_cdi(runtime: str) -> bool:
+    """Whether a container runtime, for instance `containerd://2.4.2`, has CDI on by default."""
+    name, _, version = runtime.partition("://")
+    major = re.match(r"v?(\d+)\.", version)
+    return name == "cri-o" or (name == "containerd" and major is not None and int(major[1]) >= 2)

@@ -1,7 +1,7 @@
 """What a container receives: environment, mounts, device nodes and CDI names."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -30,6 +30,26 @@ class ListStrategy(StrEnum):
     VOLUME_MOUNTS = "volume-mounts"
     CDI_ANNOTATIONS = "cdi-annotations"
     CDI_CRI = "cdi-cri"
+    AUTO = "auto"
+    """Alone: CDI_CRI or ENVVAR, as the agent decides at its start."""
+
+
+CARD_KIND = "gpu-device-plugin/card"
+"""The kind of the specification that the toolkit writes for us."""
+NVIDIA_KIND = "nvidia.com/gpu"
+
+
+class CardsInCdi(NamedTuple):
+    """By which kind the node's CDI specifications name its cards.
+
+    `problem`: why they cannot be given by CDI, empty where they can.
+    """
+
+    kind: str = NVIDIA_KIND
+    problem: str = ""
+
+
+_CDI = frozenset({ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +60,35 @@ class DeviceAccess:
         strategies: `--device-list-strategy`, at least one.
         passes_nodes: `--pass-device-specs`: answers contain device nodes.
         annotation_prefix: `--cdi-annotation-prefix`.
+        cdi_kind: The vendor and class of cards' CDI names.
+        is_by_index: Cards' CDI names are their indexes.
     """
 
     strategies: tuple[ListStrategy, ...] = (ListStrategy.ENVVAR,)
     passes_nodes: bool = False
     annotation_prefix: str = CDI_ANNOTATION_PREFIX
+    cdi_kind: str = NVIDIA_KIND
+    is_by_index: bool = False
+
+    @property
+    def is_auto(self) -> bool:
+        return ListStrategy.AUTO in self.strategies
+
+    @property
+    def asks_for_cdi(self) -> bool:
+        """Whether the settings ask for CDI, whatever the node has."""
+        return not {*self.strategies}.isdisjoint(_CDI)
+
+    def with_cdi(self, found: CardsInCdi, *, is_by_index: bool) -> "DeviceAccess":
+        """What `AUTO` stands for on a node, and the names of cards there."""
+        auto = ListStrategy.ENVVAR if found.problem else ListStrategy.CDI_CRI
+        ways = tuple(auto if way is ListStrategy.AUTO else way for way in self.strategies)
+        return replace(self, strategies=ways, cdi_kind=found.kind, is_by_index=is_by_index)
 
     @property
     def is_cdi_only(self) -> bool:
         """Whether the container engine alone brings the cards, by a CDI specification."""
-        return {*self.strategies} <= {ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI}
+        return {*self.strategies} <= _CDI
 
     def visible(self, names: Iterable[str]) -> str:
         """The value of `VISIBLE_DEVICES` for devices of these names."""

@@ -148,6 +148,11 @@ class Configuration:
     gpu_patterns: tuple[Pattern, ...] = ()
     mig_patterns: tuple[Pattern, ...] = ()
 
+    @property
+    def is_by_index(self) -> bool:
+        """Whether devices are named by index, and not by UUID."""
+        return self.id_strategy is IdStrategy.INDEX
+
 
 def resource_name(text: str) -> str:
     """The resource with NVIDIA's prefix; ConfigError if it is no name of a Kubernetes resource."""

@@ -31,7 +31,6 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     PREFIX,
     SHARED_SUFFIX,
     Configuration,
-    IdStrategy,
     MigStrategy,
     SharingKind,
 )
@@ -255,8 +254,7 @@ def answer(
     distinguishes the CDI annotations of one pod.
     """
     by_place = sorted(devices, key=lambda d: (d.card.index, d.instance.index if d.instance else -1))
-    is_by_index = configuration.id_strategy is IdStrategy.INDEX
-    ids = list(dict.fromkeys(d.index if is_by_index else d.uuid for d in by_place))
+    ids = list(dict.fromkeys(d.index if configuration.is_by_index else d.uuid for d in by_place))
     cdi_names = _cdi_names(ids, configuration)
     access = configuration.access
     return ContainerEdits(
@@ -301,7 +299,7 @@ def _nodes(
 
 def _cdi_names(ids: Sequence[str], configuration: Configuration) -> tuple[str, ...]:
     return (
-        *(f"nvidia.com/gpu={each}" for each in ids),
+        *(f"{configuration.access.cdi_kind}={each}" for each in ids),
         *(f"nvidia.com/imex-channel={channel}" for channel in configuration.imex_channels),
         *(f"nvidia.com/{name}=all" for name in _extras(configuration)),
     )

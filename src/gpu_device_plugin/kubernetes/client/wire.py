@@ -206,6 +206,7 @@ class NodeInfo(msgspec.Struct, rename="camel"):
     """`status.nodeInfo` of a node."""
 
     kubelet_version: str = ""
+    container_runtime_version: str = ""
 
 
 class NodeStatus(msgspec.Struct, rename="camel"):

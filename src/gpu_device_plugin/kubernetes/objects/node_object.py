@@ -26,6 +26,7 @@ class OwnNode:
     capacity: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     kubelet_version: str = ""  # for instance `v1.36.3`; empty where it is not known
+    runtime_version: str = ""  # for instance `containerd://2.4.2`
 
 
 class NodeWatch:
@@ -113,6 +114,7 @@ def _view(node: Node) -> OwnNode:
         capacity={name: str(amount) for name, amount in (status.capacity or {}).items()},
         allocatable={name: str(amount) for name, amount in (status.allocatable or {}).items()},
         kubelet_version=status.node_info.kubelet_version,
+        runtime_version=status.node_info.container_runtime_version,
     )
 
 

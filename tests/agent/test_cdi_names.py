@@ -1,0 +1,118 @@
+"""By which CDI names containers get their cards, as the node's specifications have them when the agent starts."""
+
+import json
+from typing import Any
+
+import pytest
+from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
+
+OURS, NVIDIAS = "gpu-device-plugin/card", "nvidia.com/gpu"
+
+
+async def write(rig: Rig, kind: str, *names: str, driver: str | None = None) -> None:
+    """A specification as `nvidia-ctk cdi generate` writes it, of all that the agent looks at."""
+    assert rig.cards is not None
+    view = rig.cards.view()
+    named = names or tuple(card.uuid for card in view.cards)
+    library = f"/usr/lib/libnvidia-ml.so.{driver or view.driver_version}"
+    spec = {
+        "cdiVersion": "0.5.0",
+        "kind": kind,
+        "devices": [{"name": name, "containerEdits": {}} for name in named],
+        "containerEdits": {"mounts": [{"hostPath": library, "containerPath": library}]},
+    }
+    directory = rig.root / "cdi"
+    directory.mkdir(exist_ok=True)
+    (directory / f"{kind.replace('/', '-')}-others.json").write_text(json.dumps(spec))
+
+
+async def set_runtime(rig: Rig, version: str) -> None:
+    """The node's container runtime, as its kubelet tells the API server."""
+    status = {"nodeInfo": {"containerRuntimeVersion": version}}
+    node: dict[str, Any] = {"metadata": {"name": NODE, "uid": "uid-n1"}, "status": status}
+    await rig.api.put(f"/api/v1/nodes/{NODE}", node)
+
+
+async def serve(rig: Rig, strategy: str = "auto", **settings: object) -> str:
+    """The agent, begun anew; what its /readyz says."""
+    if rig.is_running:
+        await rig.stop_agent()
+    await rig.serve(device_list_strategy=strategy, cdi_dir=rig.root / "cdi", **settings)
+    return (await rig.page("readyz"))[1]
+
+
+async def names(rig: Rig, pod: str) -> set[str]:
+    """The CDI names that the container of a new pod with a slice gets; where there are none, its card is in its environment."""
+    await rig.admit(pod, slice_of(2, 30))
+    start = await rig.kubelet.start_container(rig.uid(pod), "main-0")
+    seen = "void" if start.cdi_names else rig.card_of(pod)
+    assert start.env["NVIDIA_VISIBLE_DEVICES"] == seen
+    return set(start.cdi_names)
+
+
+async def test_cards_come_by_cdi_where_runtime_and_specification_allow_it_and_else_as_ever() -> (
+    None
+):
+    """What is decided at a start holds until the next; pods that run keep what they were given."""
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "containerd://2.4.2")
+        assert "cards by envvar: no CDI specification is of kind" in await serve(rig)
+        assert await names(rig, "before") == set()
+        await write(rig, OURS)
+        assert await names(rig, "same") == set()
+
+        assert f"cards by cdi-cri ({OURS})" in await serve(rig)
+        assert await names(rig, "by-cdi") == {f"{OURS}={rig.card_of('by-cdi')}"}
+        old = await rig.kubelet.start_container(rig.uid("before"), "main-0")
+        assert (set(old.cdi_names), rig.card_of("before")) == (
+            set(),
+            old.env["NVIDIA_VISIBLE_DEVICES"],
+        )
+
+        await set_runtime(rig, "containerd://1.7.28")
+        assert "(containerd://1.7.28) has CDI not on by default" in await serve(rig)
+        assert await names(rig, "old-runtime") == set()
+
+
+async def test_the_runtime_is_remembered_while_the_api_server_is_away() -> None:
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "cri-o://1.36.0")
+        await write(rig, NVIDIAS)
+        assert f"cards by cdi-cri ({NVIDIAS})" in await serve(rig)
+        await rig.api.stop()
+
+        assert f"cards by cdi-cri ({NVIDIAS})" in await serve(rig)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"driver": "1.2.3"}, f"the CDI specification of {OURS} brings driver 1.2.3, and "),
+        ({"names": ("0", "1", "2", "3")}, f"the CDI specification of {OURS} does not name GPU-"),
+    ],
+)
+async def test_a_specification_that_does_not_fit_is_named_and_not_used(
+    wrong: dict[str, Any], why: str
+) -> None:
+    """As after a change of the driver, and where it has only indexes; where CDI was asked for, an Event says so."""
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "containerd://2.4.2")
+        await write(rig, OURS, *wrong.get("names", ()), driver=wrong.get("driver"))
+        assert why in await serve(rig)
+        assert await names(rig, "p") == set()
+
+        assert why not in await serve(rig, "cdi-cri")
+        await until(lambda: rig.events("CardsNotInCdi"), 10)
+        assert why in rig.events("CardsNotInCdi")[0]["message"]
+
+
+async def test_slices_are_named_by_index_where_the_operator_chose_that() -> None:
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "containerd://2.4.2")
+        await write(rig, NVIDIAS, "0", "1", "2", "3")
+        await serve(rig, device_id_strategy="index")
+        (name,) = await names(rig, "p")
+
+        assert rig.cards is not None
+        uuids = [card.uuid for card in rig.cards.view().cards]
+        assert name == f"{NVIDIAS}={uuids.index(rig.card_of('p'))}"
