@@ -219,13 +219,18 @@ def _names(node: Node, card: SimulatedCard) -> tuple[str, ...]:
 
 
 def _well_cards_withdrawn(node: Node) -> Iterator[str]:
-    """One card that answers slowly takes no other one out."""
+    """One card that answers slowly takes no other one out; that instances of it are held may do so."""
     is_plain = node.past.modes == {"core_mem"} and len(node.past.units) == 1
     is_other_wrong = node.is_disturbed() or not is_plain or not node.driver.answers
     if is_other_wrong or node.agent is None or not any(c.is_slow for c in node.driver.cards):
         return
     node.explored["moments with a slow card and nothing else wrong"] += 1
+    held_devices = set[str]()
+    with contextlib.suppress(StateError):
+        held_devices = {device for grant in grants(node) for device in grant.devices}
     for card in node.driver.cards:
+        if not held_devices.isdisjoint(card.all_instances):
+            continue  # it has left MIG mode
         since = node.machine.loop.now - max(
             node.past.failed_at.get(card.uuid, 0.0), node.agent_since
         )

@@ -343,6 +343,20 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("api_away", 40.0, {"seconds": 70.0}),
         ),
     ),
+    "a card waits for a pod with an instance of before, while another one takes long": (
+        4564,
+        (
+            Step("nvidia", 2.0),
+            Step("card_cut", 1.0, {"card": 1, "instances": 3}),
+            Step("create", 1.0, {"pod": 8, "shape": "instance"}),
+            Step("card_cut", 40.0, {"card": 1, "instances": 0}),
+            Step("create", 40.0, {"pod": 11, "shape": "static"}),
+            Step(
+                "replace", 20.0, {"pod": 9, "shape": "quarter", "grace": 0.0, "is_new_name": True}
+            ),
+            Step("card_slow", 40.0, {"card": 0, "seconds": 70.0, "call": 20.0}),
+        ),
+    ),
 }
 
 
