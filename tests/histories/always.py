@@ -8,7 +8,7 @@ from tests.histories.driver import SimulatedCard
 from tests.histories.explored import MANY
 from tests.histories.node import Node
 from tests.histories.pods import Life, looked_at
-from tests.histories.shapes import ALONE, CORE, MEM
+from tests.histories.shapes import ALONE, CORE, MEM, WHOLE
 from tests.histories.truth import (
     Hold,
     against_the_rules,
@@ -39,6 +39,9 @@ def problems(node: Node) -> Iterator[str]:
     yield from _lost_grants(node)
     yield from _faulty_cards_offered(node)
     yield from _well_cards_withdrawn(node)
+    for uuid in sorted(node.past.neighbours - offered_devices(node).keys()):
+        yield f"{uuid} is not offered, and another instance of its card had the XID"
+    yield from _starts_that_ask(node)
     yield from node.refusals.problems()
     yield from _uncapped(node)
 
@@ -216,6 +219,14 @@ def _offered(node: Node, card: SimulatedCard, kind: str) -> list[str]:
 def _names(node: Node, card: SimulatedCard) -> tuple[str, ...]:
     """Under which `offered_devices` has the card, its replicas and its fractions."""
     return card.uuid, str(numbers(node).get(card.uuid))
+
+
+def _starts_that_ask(node: Node) -> Iterator[str]:
+    """A container of whole cards starts without the agent, which has nothing to check of it."""
+    for life in node.pods.lives.values():
+        asks = {resource for each in life.pod.containers for resource in each.limits}
+        if asks <= set(WHOLE) and any("PreStartContainer" in text for text in life.start_errors):
+            yield f"{life.pod.name} holds no slice, and its start waits for the agent"
 
 
 def _well_cards_withdrawn(node: Node) -> Iterator[str]:

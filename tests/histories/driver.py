@@ -78,7 +78,9 @@ class Driver:
     init_seconds: float = 0.3
     load: int = 1
     limits: Callable[[str], Mapping[str, list[int]]] = lambda _: {}
-    _listeners: list["asyncio.Queue[tuple[str, int]]"] = field(default_factory=list)
+    _listeners: list["asyncio.Queue[tuple[str, int, tuple[str, ...]]]"] = field(
+        default_factory=list
+    )
 
     @property
     def shown(self) -> list[SimulatedCard]:
@@ -90,10 +92,10 @@ class Driver:
         """Whether NVML can be asked at all."""
         return self.is_loaded and not self.is_hanging
 
-    def report(self, uuid: str, code: int) -> None:
-        """An XID; who does not listen now never hears of it."""
+    def report(self, uuid: str, code: int, *instances: str) -> None:
+        """An XID, of a card or of some of its instances; who does not listen now never hears of it."""
         for queue in self._listeners:
-            queue.put_nowait((uuid, code))
+            queue.put_nowait((uuid, code, instances))
 
     def reset(self) -> None:
         """What a reboot, or a reload of the module, does to cards."""

@@ -68,6 +68,7 @@ class Past:
         delays: How much later that may be noticed, because something else is slow, by UUID.
         failed_at: When NVML was last seen to fail for a card, by UUID.
         sockets_wiped_at: When somebody last removed the plugin's sockets.
+        neighbours: Instances that stay offered until the next step, though one of their card had an XID.
     """
 
     read_grants: tuple[object, tuple[Grant, ...]] = (None, ())
@@ -87,6 +88,7 @@ class Past:
     delays: dict[str, float] = field(default_factory=dict)
     failed_at: dict[str, float] = field(default_factory=dict)
     sockets_wiped_at: float = -1.0
+    neighbours: set[str] = field(default_factory=set)
 
 
 class Node:

@@ -19,6 +19,7 @@ from tests.histories.machine import Machine
 _WAIT_SECONDS = 2.0
 _PROBE_SECONDS = 5.0
 _NO_ANSWER = "NO_ANSWER"
+_Xid = tuple[str, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class Child:
     async def _watch(self) -> None:
         """Report until the driver is gone, or the parent wants no more."""
         driver = self._driver
-        xids: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        xids: asyncio.Queue[_Xid] = asyncio.Queue()
         driver._listeners.append(xids)
         rounds = _Rounds(_Opened.of(driver), driver, self._say, self._questions)
         try:
@@ -177,14 +178,14 @@ class Child:
             rounds.end()
             driver._listeners.remove(xids)
 
-    def _told(self, xids: "asyncio.Queue[tuple[str, int]]") -> bool:
+    def _told(self, xids: "asyncio.Queue[_Xid]") -> bool:
         is_any = not xids.empty()
         while not xids.empty():
-            uuid, code = xids.get_nowait()
-            self._say(kind="xid", uuid=uuid, code=code)
+            uuid, code, instances = xids.get_nowait()
+            self._say(kind="xid", uuid=uuid, code=code, instances=instances)
         return is_any
 
-    async def _event(self, xids: "asyncio.Queue[tuple[str, int]]") -> None:
+    async def _event(self, xids: "asyncio.Queue[_Xid]") -> None:
         """Wait for the next one, but not for long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_WAIT_SECONDS):

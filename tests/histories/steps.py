@@ -60,6 +60,7 @@ def take(node: Node, step: Step) -> None:
     words = " ".join(f"{key}={value}" for key, value in step.what.items())
     node.machine.tell(f"{step.do} {words}".rstrip())
     node.explored[f"steps: {step.do}"] += 1
+    node.past.neighbours = set()
     ACTIONS[step.do](node, **step.what)
 
 

@@ -424,6 +424,31 @@ def test_the_judge_notices_what_is_told_and_not_true(monkeypatch: pytest.MonkeyP
     assert "told a minute after everything was quiet: card 0" in outcome.violation
 
 
+_CUT = (
+    Step("nvidia", 2.0),
+    Step("card_cut", 60.0, {"card": 1, "instances": 3}),
+    Step("create", 80.0, {"pod": 8, "shape": "instance"}),
+)
+
+
+def test_an_xid_of_an_instance_leaves_the_others_offered_and_a_judge_looks() -> None:
+    """An agent that took them out would be found by it."""
+    outcome = play((*_CUT, Step("xid", 20.0, {"card": 1, "code": 94})))
+
+    assert outcome.violation == ""
+    assert outcome.explored["XIDs of an instance"] == 1
+    assert any("XID 94 (contained ECC error) of MIG" in line for line in outcome.story)
+
+
+def test_containers_of_instances_start_while_the_agent_is_away() -> None:
+    """A start that asked it would be found."""
+    away = Step("agent_away", 2.0, {"seconds": 30.0})
+    outcome = play((*_CUT, away, Step("restart_container", 20.0, {"pod": 8, "container": 0})))
+
+    assert outcome.violation == ""
+    assert sum("p8/main runs" in line for line in outcome.story) == 2
+
+
 def test_the_judge_notices_a_pod_that_fits_and_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both cards have a pod that is alone on its card, so the agent refuses; the judge is told that there is room."""
     monkeypatch.setattr(refusals, "_fits", lambda *_: True)

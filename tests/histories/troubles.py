@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.histories.driver import SimulatedCard
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
+from tests.histories.truth import offered_devices
 
 from gpu_device_plugin.domain.node.memory_enforcer import MEMORY_ENFORCER_LABEL
 from gpu_device_plugin.domain.node.modes import PLACEMENT_LABEL
@@ -85,10 +86,14 @@ def _card(node: Node, card: int) -> SimulatedCard:
 
 
 def xid(node: Node, card: int, code: int) -> None:
-    """The driver reports one; nothing else is wrong with the card."""
+    """The driver reports one; nothing else is wrong with the card. Of one that is cut it is the first instance's."""
     chosen = _card(node, card)
+    named, *others = chosen.instance_uuids or ("",)
     if chosen.is_there and not chosen.error:
-        node.driver.report(chosen.uuid, code)
+        if named and not node.is_disturbed():
+            node.explored["XIDs of an instance"] += 1
+            node.past.neighbours = {uuid for uuid in others if uuid in offered_devices(node)}
+        node.driver.report(chosen.uuid, 94 if named else code, *filter(None, [named]))
         node.disturb(_CARD_SECONDS)
 
 
