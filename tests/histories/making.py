@@ -26,6 +26,7 @@ class World(NamedTuple):
         shapes: Those that are asked for later.
         pods: Of how many pods.
         more: What happens to it more often than to others.
+        end: Its last steps.
     """
 
     begin: tuple[Step, ...]
@@ -33,6 +34,7 @@ class World(NamedTuple):
     shapes: tuple[str, ...]
     pods: int = 12
     more: tuple[str, ...] = ()
+    end: tuple[Step, ...] = ()
 
 
 def _nvidia(*further: Step, mode: str = "default") -> tuple[Step, ...]:
@@ -59,6 +61,7 @@ _WORLDS: tuple[tuple[World, int], ...] = (
             (*OF_MIG, *WARM),
             (*OF_MIG, *SHAPES),
             more=("card_cut", "replace"),
+            end=(Step(QUIET), Step("xid", 20.0, {"card": 1, "code": 94})),
         ),
         10,
     ),
@@ -75,7 +78,7 @@ def made(seed: int) -> tuple[Step, ...]:
     steps = [_step(chance, world) for _ in range(chance.randint(4, 18))]
     if chance.random() < 0.3:
         steps.insert(chance.randrange(len(steps)), Step(QUIET))
-    return (*limits, *world.begin, *warm, *steps)
+    return (*limits, *world.begin, *warm, *steps, *world.end)
 
 
 def _warm(chance: random.Random, pod: int, shapes: Sequence[str]) -> Step:
