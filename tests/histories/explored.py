@@ -31,6 +31,7 @@ AT_LEAST: Mapping[str, int] = {
     "moments with a container whose pod is forgotten": 800,
     "moments with a slow card and nothing else wrong": 300,
     "quiet moments": 2_000,
+    "XIDs of an instance": 4,
     "refusals: judged": 100,
     "transitions: core_mem to default": 80,
     "transitions: core_mem to share": 15,

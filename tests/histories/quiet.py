@@ -151,11 +151,15 @@ def _possible_units(node: Node) -> list[MemoryUnit]:
 
 
 def _is_empty(node: Node) -> bool:
-    """Whether no pod holds a slice; a grant of a living pod that the kubelet forgot is kept."""
+    """Whether no pod holds a slice; a grant of a living pod that the kubelet forgot is kept.
+
+    So is each while List may be short and until the pass after it, for instance of a pod rejected after a reboot.
+    """
     living = node.pods.living()
     forgotten = [life.pod for life in living if life.is_forgotten]
+    is_unsure = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + ABSENT_SECONDS)
     return not any(held(node, life) for life in living) and not any(
-        _is_of(grant, pod) for grant in grants(node) for pod in forgotten
+        is_unsure or any(_is_of(grant, pod) for pod in forgotten) for grant in grants(node)
     )
 
 

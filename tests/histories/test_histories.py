@@ -357,6 +357,40 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("card_slow", 40.0, {"card": 0, "seconds": 70.0, "call": 20.0}),
         ),
     ),
+    "a pod is rejected after a reboot, and its grant keeps the mode for as long as List may be short": (
+        0,
+        (
+            Step("create", 20.0, {"pod": 1, "shape": "plain"}),
+            Step("card_cut", 0.2, {"card": 0, "instances": 2}),
+            Step("card_cut", 20.0, {"card": 1, "instances": 2}),
+            Step("label", 1.0, {"mode": "cgpu"}),
+            Step("reboot", 8.0, {"seconds": 20.0}),
+        ),
+    ),
+    "both cards are cut, so that the node has none to tell": (
+        0,
+        (
+            Step("create", 20.0, {"pod": 1, "shape": "plain"}),
+            Step("delete", 100.0, {"pod": 1}),
+            Step("card_cut", 0.2, {"card": 0, "instances": 2}),
+            Step("card_cut", 90.0, {"card": 1, "instances": 2}),
+        ),
+    ),
+    "an agent starts when NVIDIA's file is bad": (
+        0,
+        (
+            Step("nvidia", 2.0),
+            Step("label", 1.0, {"mode": "default"}),
+            Step("create", 10.0, {"pod": 9, "shape": "nothing"}),
+            Step("configure", 30.0, {"name": "x2"}),
+            Step("configure", 30.0, {"name": "bad"}),
+            Step("stop_agent", 60.0),
+        ),
+    ),
+    "a static pod asks for two containers": (
+        0,
+        (Step("create", 20.0, {"pod": 1, "shape": "static pair"}),),
+    ),
 }
 
 
