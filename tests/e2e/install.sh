@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what `make e2e` needs: Debian packages, then Kubernetes, containerd and an OCI runtime, built
 # into a cache outside the tree. Seconds when everything is there already.
-# KUBE chooses the Kubernetes version, OCI_RUNTIME runc or crun, CRI containerd or crio.
+# KUBE chooses the Kubernetes version, SCHEDULER another one for the chart's kube-scheduler, OCI_RUNTIME runc
+# or crun, CRI containerd or crio.
 set -eu
 cd "$(dirname "$0")/../.."
 

@@ -15,6 +15,7 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import STATE
 from tests.e2e.quick_start import load_scheduler
 from tools.harness.cluster.agent import Agent, AgentDirectories
+from tools.harness.cluster.binaries import provide_scheduler
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
 from tools.harness.cluster.pods import container, pod, slice_of
@@ -103,8 +104,8 @@ def placement(cluster: Cluster, first: Agent, image: AgentImage, logs: Path) -> 
 
 
 def _install(cluster: Cluster, image: AgentImage) -> None:
-    """The chart without agents, which run beside; the scheduler is the cluster's own binary."""
-    load_scheduler(cluster)
+    """The chart without agents, which run beside; the scheduler is in the version that SCHEDULER names."""
+    load_scheduler(cluster, provide_scheduler())
     Helm(cluster).install(
         *(f"image.repository={image.repository}", f"image.tag={image.tag}"),
         *("image.pullPolicy=Never", "nodeSelector.agents=none"),

@@ -51,11 +51,12 @@ def load_images(cluster: Cluster, agent: AgentImage, nvidia_smi: NvidiaSmi, *nam
         cluster.node.load(Image(name, files, base.links, ()))
 
 
-def load_scheduler(cluster: Cluster) -> None:
-    """What the node would pull: the stock kube-scheduler of the cluster's version, by the chart's name for it."""
+def load_scheduler(cluster: Cluster, program: Path | None = None) -> None:
+    """What the node would pull: the stock kube-scheduler, by default of the cluster's version, by the chart's name for it."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     named = f"{values['scheduler']['image']['repository']}:v{cluster.binaries.kubernetes_version}"
-    files = {"bin/kube-scheduler": (cluster.binaries.kubernetes / "kube-scheduler").read_bytes()}
+    program = program or cluster.binaries.kubernetes / "kube-scheduler"
+    files = {"bin/kube-scheduler": program.read_bytes()}
     links = {"usr/local/bin/kube-scheduler": "/bin/kube-scheduler"}
     cluster.node.load(Image(named, files, links, ()))
 

@@ -14,13 +14,17 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.placement import MEMORY_ONLY, Placement, asking, on, placement
 from tests.e2e.views import check_agreement, granted
 from tools.harness.cluster.agent import Agent
+from tools.harness.cluster.binaries import scheduler_version
 from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE
 from tools.harness.cluster.pods import MEMORY
 from tools.harness.cluster.waiting import wait_for
 
+from gpu_device_plugin.controller.run_controller import LEASE
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, ASSIGNED
 
 _CARDS = 4
+_ASKS_WHERE_SUMS_FIT = tuple(map(int, scheduler_version().split(".")[:2])) >= (1, 38)
 _NOT_ENOUGH = "node(s) didn't have enough device resources to allocate"
 
 
@@ -149,30 +153,95 @@ def test_a_pod_that_fits_no_single_card_waits_with_the_reason_and_no_pod_fails(
     assert "Failed" not in phases(cluster).values()
 
 
-def test_preemption_evicts_who_frees_a_card_and_nobody_for_nothing(placed: Placement) -> None:
-    """By sums kube-scheduler would evict nobody for 8 units, or one pod for 10: that one helps."""
-    cluster = placed.cluster
-    cluster.apply(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": "urgent"},
-            "value": 1000,
-        }
-    )
-    full = [asking(f"full-{card}", 13, 40, **on(NODE)) for card in range(_CARDS)]
-    cluster.apply(*full)
-    names = [each["metadata"]["name"] for each in full]
+def fill(cluster: Cluster, *units: int, ends_after: int = 0, **spec: Any) -> set[str]:
+    """On each card of the first node a running pod of so many units; classes of a higher priority are there too."""
+    for name, value in (("middle", 10), ("urgent", 1000)):
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+        cluster.apply({**kind, "metadata": {"name": name}, "value": value})
+    pods = [asking(f"full-{n}", each, 40, **on(NODE), **spec) for n, each in enumerate(units)]
+    if ends_after:
+        for each in pods:
+            (main,) = each["spec"]["containers"]
+            main["lifecycle"] = {"preStop": {"sleep": {"seconds": ends_after}}}
+    cluster.apply(*pods)
+    names = {each["metadata"]["name"] for each in pods}
     wait_until_all_run(cluster, *names)
-    urgent: dict[str, Any] = {"priorityClassName": "urgent", **on(NODE)}
-    cluster.apply(asking("within-the-sum", 8, 30, **urgent))
-    wait_for("it waits", lambda: _NOT_ENOUGH in reasons(cluster, "within-the-sum"), 60, 0.5)
-    assert set(names) <= phases(cluster).keys()
-    cluster.kubectl("delete", "pod", "within-the-sum", "--wait=true")
-    cluster.apply(asking("beyond-the-sum", 10, 30, **urgent))
-    wait_until_all_run(cluster, "beyond-the-sum")
-    wait_for("one has gone", lambda: len(set(names) & phases(cluster).keys()) < _CARDS, 60, 0.5)
-    assert len(set(names) & phases(cluster).keys()) == _CARDS - 1
+    return names
+
+
+def wait_until_one_has_gone(cluster: Cluster, names: set[str]) -> None:
+    """Of those that were there, and not two."""
+    wait_for("one has gone", lambda: not names <= phases(cluster).keys(), 60, 0.5)
+    assert len(names - phases(cluster).keys()) == 1
+
+
+def test_preemption_evicts_who_frees_a_card_and_not_whom_the_sums_propose(
+    placed: Placement,
+) -> None:
+    """10 units are asked and 8 are free in all: by sums the pod of 3 and of the lowest priority is enough."""
+    cluster = placed.cluster
+    names = fill(cluster, 13, 13, 13, 10, priorityClassName="middle")
+    cluster.apply(asking("small", 3, 5, **on(NODE)))
+    wait_until_all_run(cluster, "small")
+    cluster.apply(asking("new", 10, 30, priorityClassName="urgent", **on(NODE)))
+    wait_until_all_run(cluster, "new", "small")
+    wait_until_one_has_gone(cluster, names)
+
+
+def test_where_the_sums_fit_a_card_is_freed_if_kube_scheduler_asks_for_victims(
+    placed: Placement,
+) -> None:
+    """8 units are free on the node and 2 on each card. From 1.38 on it asks; before, the pod waits."""
+    cluster = placed.cluster
+    names = fill(cluster, *[13] * _CARDS)
+    cluster.apply(asking("new", 8, 30, priorityClassName="urgent", **on(NODE)))
+    if _ASKS_WHERE_SUMS_FIT:
+        wait_until_all_run(cluster, "new")
+        wait_until_one_has_gone(cluster, names)
+    else:
+        wait_for("it waits", lambda: _NOT_ENOUGH in reasons(cluster, "new"), 60, 0.5)
+        assert names <= phases(cluster).keys()
+
+
+def test_the_room_of_a_victim_that_takes_long_to_end_goes_to_no_lesser_pod(
+    placed: Placement,
+) -> None:
+    """One comes meanwhile; by sums there will be room for both. Nobody else is evicted while one ends."""
+    cluster = placed.cluster
+    seconds = {"ends_after": 15, "terminationGracePeriodSeconds": 30}
+    names = fill(cluster, *[13] * _CARDS, **seconds)
+    cluster.apply(asking("new", 10, 30, priorityClassName="urgent", **on(NODE)))
+
+    def nominated() -> bool:
+        status = cluster.get("pod", "new")["status"]
+        return bool(status.get("nominatedNodeName") == NODE)
+
+    wait_for("a node is named", nominated, 60, 0.2)
+    cluster.apply(asking("lesser", 10, 30, priorityClassName="middle", **on(NODE)))
+    wait_until_all_run(cluster, "new")
+    wait_until_one_has_gone(cluster, names)
+    assert "lesser" not in nodes(cluster)
+
+
+def test_kube_scheduler_follows_the_lead_though_the_former_leader_lives(placed: Placement) -> None:
+    """It keeps connections; whoever leads no more closes them, and answers 503 on no other one twice."""
+    cluster, former = placed.cluster, placed.leader()
+    selector = (
+        f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=gpu-device-plugin-controller"
+    )
+    replicas = {p["metadata"]["name"] for p in cluster.every("pod", RELEASE_NAMESPACE, selector)}
+    (other,) = replicas - {former}
+    cluster.apply(asking("before", 1, 5))
+    wait_until_all_run(cluster, "before")
+    holder = json.dumps({"spec": {"holderIdentity": other}})
+    cluster.kubectl(
+        *("-n", RELEASE_NAMESPACE, "patch", "lease", LEASE, "--type=merge", f"--patch={holder}")
+    )
+    names = [f"after-{number}" for number in range(20)]
+    cluster.apply(*(asking(name, 1, 5) for name in names))
+    wait_until_all_run(cluster, *names)
+    assert placed.leader() == other
+    assert cluster.get("pod", former, RELEASE_NAMESPACE)["status"]["phase"] == "Running"
 
 
 def test_a_burst_of_100_pods_ends_in_one_view_though_everything_is_killed_in_the_middle(

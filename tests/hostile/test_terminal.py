@@ -5,8 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.test_overview import Cluster, agents, ready
+from tests.cli.test_overview import Cluster, agents, asking_devices, ready
 from tests.cli.test_overview import cluster as cluster
+from tests.cli.test_overview import whole_cards as whole_cards
 from tools.harness.api_server import Json, status
 from tools.harness.objects import node, pod
 
@@ -53,6 +54,13 @@ async def test_every_verb_shows_hostile_text_as_signs(cluster: Cluster, verb: st
     said = (await cluster.run(verb, columns=400)).output
 
     assert is_harmless(said), ascii(said)
+
+
+async def test_half_of_a_character_in_an_annotation_ends_no_verb(whole_cards: Cluster) -> None:
+    """An escape of JSON, which any tenant may write: neither a terminal nor a file can be sent it."""
+    await whole_cards.add(asking_devices("half", 1, "gpu-c", "\ud800"))
+    for form in ([], ["-o", "json"]):
+        assert "train" in (await whole_cards.run("map", *form)).output
 
 
 async def test_an_error_of_the_api_server_is_harmless_too(cluster: Cluster) -> None:

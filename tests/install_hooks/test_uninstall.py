@@ -3,13 +3,15 @@
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from tools.harness.api_server import ApiRequest, StandInApiServer, running, status
+from tools.harness.api_server import ApiRequest, StandInApiServer, kubeconfig, running, status
 from tools.harness.waiting import until
 
+from gpu_device_plugin.cli.main import main
 from gpu_device_plugin.controller.run_controller import LEASE
 from gpu_device_plugin.controller.webhook_certificates import SECRET
 from gpu_device_plugin.domain.grants.node_annotations import (
@@ -17,7 +19,7 @@ from gpu_device_plugin.domain.grants.node_annotations import (
     WITHDRAWN_ANNOTATION,
     withdrawn_annotation,
 )
-from gpu_device_plugin.errors import AccessError, ClusterError, ConfigError, WrongServerError
+from gpu_device_plugin.errors import AccessError, ClusterError, WrongServerError
 from gpu_device_plugin.install_hooks.uninstall import Uninstall, left_by_controller
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.credentials import Credentials
@@ -135,12 +137,19 @@ async def test_an_api_server_that_is_away_is_waited_for() -> None:
         assert told[-2] == "there is no DaemonSet gpu/agents: no node to ask"
 
 
-async def test_a_daemonset_that_is_not_there_is_an_error_of_who_named_it() -> None:
-    """A person who misspells the release must not believe that the nodes are empty."""
-    async with running() as (_, api):
-        asking = Uninstall(Fleet(api, "gpu", "agent"), lambda _: None, 0.02, needs_agents=True)
-        with pytest.raises(ConfigError, match=r"no DaemonSet gpu/agent: no node to ask \(--name"):
-            await asking.run(60)
+async def test_a_daemonset_that_is_not_there_is_an_error_of_who_named_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person who misspells the release must not believe that the nodes are empty; the chart's hook may."""
+    async with running() as (server, _):
+        config = kubeconfig(tmp_path / "config", f"http://127.0.0.1:{server.port}", {})
+        words = ["uninstall", "--namespace", "gpu", "--daemonset", "agent"]
+        for more, code in ([], 2), (["--missing-ok"], 0):
+            with pytest.raises(SystemExit) as ended:
+                await asyncio.to_thread(main, [*words, *more, "--kubeconfig", str(config)])
+            assert (ended.value.code or 0) == code
+            said = "".join(capsys.readouterr())
+            assert "there is no DaemonSet gpu/agent: no node to ask" in said
 
 
 async def test_what_kept_it_from_asking_is_told_at_the_deadline() -> None:

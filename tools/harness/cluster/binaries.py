@@ -74,6 +74,17 @@ def kubernetes_version() -> str:
     return os.environ.get("KUBE", DEFAULT_KUBERNETES).removeprefix("v")
 
 
+def scheduler_version() -> str:
+    """The version of the chart's kube-scheduler: that asked for by SCHEDULER, or the cluster's."""
+    return os.environ.get("SCHEDULER", kubernetes_version()).removeprefix("v")
+
+
+def provide_scheduler() -> Path:
+    """Build the chart's kube-scheduler where the cache lacks it and say where it stands."""
+    name = "kube-scheduler"
+    return _kubernetes(cache_directory(), scheduler_version(), (name,)) / name
+
+
 def provide(version: str) -> Binaries:
     """Build what the cache lacks and say where everything stands."""
     cache = cache_directory()
@@ -332,6 +343,7 @@ def _go(workspace: Path, *arguments: str, is_cgo: bool = False) -> str:
     environment = {
         **os.environ,
         "CGO_ENABLED": "1" if is_cgo else "0",
+        "GOTOOLCHAIN": "auto",  # a newer Kubernetes brings the Go that it requires
         "CGO_LDFLAGS": "-Wl,-z,lazy",  # NVML's functions are looked up when they are called
         "GOFLAGS": "-buildvcs=false -modcacherw",
         "GOCACHE": str(cache / "go-build"),
@@ -359,7 +371,13 @@ def _installed_go() -> str:
 def main() -> None:
     """Build what is missing and say where it stands."""
     built = provide(kubernetes_version())
-    tools = (provide_helm(), provide_linter(), provide_syft(), provide_cert_manager())
+    tools = (
+        provide_scheduler(),
+        provide_helm(),
+        provide_linter(),
+        provide_syft(),
+        provide_cert_manager(),
+    )
     places: tuple[Path, ...] = (built.kubernetes, built.containerd, *tools)
     # The tests that need these are skipped without them.
     for name, provided in (
