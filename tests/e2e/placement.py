@@ -15,7 +15,7 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import STATE
 from tests.e2e.quick_start import load_scheduler
 from tools.harness.cluster.agent import Agent, AgentDirectories
-from tools.harness.cluster.binaries import provide_scheduler
+from tools.harness.cluster.binaries import provide_scheduler, scheduler_version
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
 from tools.harness.cluster.pods import container, pod, slice_of
@@ -116,6 +116,20 @@ def _install(cluster: Cluster, image: AgentImage) -> None:
         f"scheduler.name={SCHEDULER}",
         WRITER,
     )
+    version = cluster.binaries.kubernetes_version
+    if scheduler_version() != version:
+        # A newer one waits for APIs that this API server lacks, unless it is told which version it schedules for.
+        flag = f"--emulated-version={'.'.join(version.split('.')[:2])}"
+        patch = {"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": flag}
+        scheduler = ("deployment", f"{RELEASE}-scheduler")
+        cluster.kubectl(
+            "patch",
+            *scheduler,
+            "-n",
+            RELEASE_NAMESPACE,
+            "--type=json",
+            f"--patch={json.dumps([patch])}",
+        )
     wait_for_deployments(cluster)
 
 

@@ -217,7 +217,7 @@ def test_the_room_of_a_victim_that_takes_long_to_end_goes_to_no_lesser_pod(
         return bool(status.get("nominatedNodeName") == NODE)
 
     wait_for("a node is named", nominated, 60, 0.2)
-    cluster.apply(asking("lesser", 10, 30, priorityClassName="middle", **on(NODE)))
+    cluster.apply(asking("lesser", 10, 30, **on(NODE)))
     wait_until_all_run(cluster, "new")
     wait_until_one_has_gone(cluster, names)
     assert "lesser" not in nodes(cluster)

@@ -29,6 +29,8 @@ NVIDIA_TOOLKIT = "1.20.2"
 NVIDIA_COMMANDS = ("nvidia-device-plugin", "config-manager", "gpu-feature-discovery")
 # The version that it requires cannot be had everywhere; the labeller writes to a file without it.
 NVIDIA_REPLACED = {"sigs.k8s.io/node-feature-discovery": "0.15.4"}
+# The same of a Kubernetes: the module proxy has 7.0.1 listed nowhere and answers 403 for it.
+KUBERNETES_REPLACED = {"1.38.0-beta.0": {"sigs.k8s.io/structured-merge-diff/v7": "7.0.0"}}
 KUBERNETES_COMMANDS = (
     "kubelet",
     "kube-apiserver",
@@ -253,7 +255,8 @@ def _kubernetes(cache: Path, version: str, commands: Sequence[str]) -> Path:
         missing = [name for name in commands if not (target / name).exists()]
         if missing:
             flags = ("-ldflags", _version_flags(version))
-            with _workspace(cache, "k8s.io/kubernetes", version) as workspace:
+            replaced = KUBERNETES_REPLACED.get(version)
+            with _workspace(cache, "k8s.io/kubernetes", version, replaced) as workspace:
                 for name in missing:
                     _build(workspace, f"k8s.io/kubernetes/cmd/{name}", target, flags)
     return target
