@@ -179,7 +179,7 @@ def test_the_controllers_address_is_for_whom_the_operator_names_and_our_schedule
     made = manifests(values=values)
     spec = one(made, "NetworkPolicy", CONTROLLER)["spec"]
     pods = {
-        name: one(made, "Deployment", f"{NAME}-{name}")["spec"]["template"]["metadata"]["labels"]
+        name: one(made, "Deployment", f"{NAME}-{name}")["spec"]["selector"]["matchLabels"]
         for name in ("controller", "scheduler")
     }
     assert spec["podSelector"]["matchLabels"] == pods["controller"]
