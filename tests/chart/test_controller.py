@@ -173,8 +173,15 @@ def test_only_the_leaders_pod_is_behind_the_schedulers_service_and_all_behind_th
     labels = one(made, "Deployment", CONTROLLER)["spec"]["template"]["metadata"]["labels"]
     everybody = one(made, "Service", f"{CONTROLLER}-webhook")["spec"]["selector"]
     assert everybody == labels
-    leader = one(made, "Service", CONTROLLER)["spec"]["selector"]
-    assert leader == {**labels, LEADER_LABEL: "true"}
+    leader = one(made, "Service", CONTROLLER)["spec"]
+    assert leader["selector"] == {**labels, LEADER_LABEL: "true"}
+
+
+def test_a_leader_that_is_not_ready_for_the_webhook_is_reached_by_the_scheduler() -> None:
+    """Who may write the profile could else stop all placement; without the lead it answers 503."""
+    made = manifests(*BOTH)
+    assert one(made, "Service", CONTROLLER)["spec"]["publishNotReadyAddresses"] is True
+    assert "publishNotReadyAddresses" not in one(made, "Service", f"{CONTROLLER}-webhook")["spec"]
 
 
 def test_neither_the_agents_set_nor_its_service_selects_a_pod_of_ours() -> None:
