@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.kubectl_gpu import kubectl_gpu
-from tests.e2e.placement import SCHEDULER, wait_for_deployments
+from tests.e2e.placement import ADDRESS, SCHEDULER, wait_for_deployments
 from tests.e2e.quick_start import load_scheduler
 from tests.e2e.test_image import NOTHING, wait_for_rollout
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
@@ -49,7 +49,9 @@ def life(cluster: Cluster, serving_agent: Agent, agent_image: AgentImage) -> Ite
 def bring(cluster: Cluster, image: AgentImage, *settings: str) -> None:
     """Bring the release to these values; return when its parts are ready."""
     names = (f"image.repository={image.repository}", f"image.tag={image.tag}")
-    Helm(cluster).install("simulate.profile=v100", *names, *settings)
+    # The cluster of the tests resolves no names of Services.
+    address = f"controller.clusterIP={ADDRESS}"
+    Helm(cluster).install("simulate.profile=v100", address, *names, *settings)
     wait_for_rollout(cluster)
     if PLACED in settings:
         wait_for_deployments(cluster)
