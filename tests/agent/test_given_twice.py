@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.agent.test_nvidia import GPU, SEVENTH, annotated, offered, visible
 from tests.domain.words import grant, pod
+from tools.harness.kubelet_registry import CHECKPOINT_NAME
 from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
@@ -107,13 +108,16 @@ ALONE = {"ack.gpushare.placement": "require-whole-device"}
 
 
 @asynccontextmanager
-async def starting_kubelet(rig: Rig) -> AsyncIterator[None]:
+async def starting_kubelet(rig: Rig, *, has_checkpoint: bool = True) -> AsyncIterator[None]:
     """A kubelet that has just started: it adds and admits its first pods one by one, the oldest first.
 
     A pod that was bound meanwhile and is older than those that run is asked for while List has it alone.
     """
     rig.kubelet.sources_ready = False
-    await rig.kubelet.restart()
+    await rig.kubelet.stop()
+    if not has_checkpoint:
+        (rig.kubelet.plugin_dir / CHECKPOINT_NAME).unlink()
+    await rig.kubelet.start()
     await rig.until_offered({MEM: 30, CORE: 200, COUNT: 2}, 20)
     yield
     rig.kubelet.sources_ready = True
@@ -139,6 +143,17 @@ async def test_a_pod_gets_the_empty_card_while_the_kubelet_starts() -> None:
         assert (await rig.admit("first", slice_of(10, 30))).is_admitted
         async with starting_kubelet(rig):
             assert (await rig.admit("late", slice_of(8, 30))).is_admitted
+        assert rig.card_of("late") != rig.card_of("first")
+
+
+async def test_a_pod_keeps_its_fraction_while_a_kubelet_without_its_checkpoint_starts() -> None:
+    """Such a kubelet writes an empty one when the agent registers: only the API server knows the pod."""
+    async with two_cards(mode="core_mem") as rig:
+        assert (await rig.admit("first", slice_of(10, 30))).is_admitted
+        before = rig.grant("first").all_ids
+        async with starting_kubelet(rig, has_checkpoint=False):
+            assert (await rig.admit("late", slice_of(10, 30))).is_admitted
+        assert rig.grant("first").all_ids == before
         assert rig.card_of("late") != rig.card_of("first")
 
 

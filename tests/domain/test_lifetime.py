@@ -66,14 +66,15 @@ def test_a_pod_that_a_settled_kubelet_lacks_may_be_over() -> None:
 
 
 def test_a_pod_that_a_starting_kubelet_lacks_lives_while_its_checkpoint_names_it() -> None:
-    """Unless the API server says that it is gone; and without a checkpoint only then."""
+    """Unless the API server says that it is gone. One that has lost its checkpoint has written an empty one."""
     held = ledger(grant("a", "m00"))
     names, knows = [noted("uid-a", "m00")], [pod("a")]
 
     assert say((), names, knows, is_settled=False).over(held) == NOBODY
     assert say((), names, None, is_settled=False).over(held) == NOBODY
     assert say((), names, [], is_settled=False).over(held) == {"slice-a"}
-    assert say((), (), knows, is_settled=False).over(held) == {"slice-a"}
+    assert say((), (), knows, is_settled=False).over(held) == NOBODY
+    assert say((), (), None, is_settled=False).over(held) == {"slice-a"}
     assert say((), None, knows, is_settled=False).over(held) == NOBODY
 
 

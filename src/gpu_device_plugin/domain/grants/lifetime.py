@@ -137,13 +137,16 @@ class Witnesses:
         """A claim's grant counts until its allocation API releases it, whatever List says of the pod.
 
         Kubelets before 1.34 list finished pods until they are deleted, and give their units away all
-        the same. One that has just started lists few pods or none.
+        the same. One that has just started lists few pods or none, and one that had lost its checkpoint
+        has written an empty one by then: there the API server decides, and without it the checkpoint.
         """
         pod = grant.pod
         if grant.holder.claim or (pod.uid not in self._finished and self._is_listed(pod)):
             return False
-        if self.is_settled or (self.is_synced and is_over(pod, self.specs)):
+        if self.is_settled:
             return True
+        if self.is_synced:
+            return is_over(pod, self.specs)
         return self.snapshot.has_checkpoint and not self._is_named(grant)
 
     def _is_listed(self, pod: PodRef) -> bool:
