@@ -114,3 +114,21 @@ async def test_cards_that_all_take_long_are_out_for_that_when_the_stall_is_over(
     (shown, *_) = watch.reports
     assert isinstance(shown, Inventory)
     assert [card.is_silent for card in shown.cards] == [True] * 4
+
+
+async def test_a_card_that_was_slow_once_is_not_told_so_with_each_later_one(
+    node: SimulatedNode, start: Start
+) -> None:
+    """Each of them began its fault again, although its calls were fast since."""
+    names = uuids(node)
+    for card in (1, 2):
+        node.slow(card, 3600, MEMORY)
+    watch = start(node.library, STEADY)
+    await watch.seen(Inventory)
+    node.slow(1, 0)
+    late = await watch.seen(Inventory)
+    assert [each.is_silent for each in late.cards] == [False, True, False]
+    await watch.seen(Probe, Probe(names[1], recovery_action=0).__eq__)
+    node.slow(2, 0)
+    later = await watch.seen(Inventory)
+    assert [each.is_silent for each in later.cards] == [False, False, True, False]

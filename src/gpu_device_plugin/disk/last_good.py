@@ -14,17 +14,21 @@ class LastGood:
         self.path = path
 
     def keep(self, text: str) -> None:
-        """Keep this text from now on; the same one keeps its time. Raises OSError."""
+        """Keep this text from now on; the same one keeps its time. Raises OSError: then nothing is kept."""
         content = text.encode()
         with suppress(FileNotFoundError):
             if self.path.read_bytes() == content:
                 return
         fresh = self.path.with_name(f"{self.path.name}.new")
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.rename(self.path)
+        try:
+            with fresh.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(self.path)
+        except OSError:
+            self.forget()  # an older one would outlive this one
+            raise
         sync_directory(self.path.parent)
 
     def forget(self) -> None:

@@ -60,6 +60,8 @@ class Driver:
 
     The library enumerates cards once, at nvmlInit: a card that is plugged in later appears only
     after `close` and another opening.
+
+    A slow card writes from a thread of its own at any moment: who walks a dictionary walks a copy.
     """
 
     def __init__(self, kernel_module: str | Path) -> None:
@@ -111,7 +113,7 @@ class Driver:
             "driver_load": "" if self.is_simulated else driver_load(self._kernel_module),
             "cards": [self.cards[index] for index in sorted(self.cards)],
             "unreadable": [self.unreadable[index] for index in sorted(self.unreadable)],
-            "links": both_ways(self._links),
+            "links": both_ways(dict(self._links)),
         }
 
     def probe(self, index: int, slices: str = "") -> dict[str, object]:
@@ -155,7 +157,7 @@ class Driver:
 
     def _read_links(self, uuid: str, handle: Any) -> dict[str, list[int]]:
         """Links to the cards that were asked before; none if one of them is lost, which its probe reports."""
-        others = {other: found for other, found in self._handles.items() if other != uuid}
+        others = {other: found for other, found in [*self._handles.items()] if other != uuid}
         try:
             return links(handle, others)
         except pynvml.NVMLError as error:
@@ -182,7 +184,7 @@ class Driver:
         """By the handle of one, or by ids beside the card's handle."""
         if address in self._instance_at:
             return [self._instance_at[address]]
-        cards = (card for card in self.cards.values() if card["uuid"] == uuid)
+        cards = (card for card in [*self.cards.values()] if card["uuid"] == uuid)
         return [
             instance["uuid"]
             for card in cards

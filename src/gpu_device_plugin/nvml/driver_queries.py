@@ -110,11 +110,11 @@ def links(handle: Any, others: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def both_ways(links: Mapping[str, Mapping[str, list[int]]]) -> dict[str, dict[str, list[int]]]:
-    """The same from each of the two cards of a link."""
+    """The same from each of the two cards of a link, also where the other one's are still asked for."""
     found: dict[str, dict[str, list[int]]] = {uuid: {} for uuid in links}
     for one, to in links.items():
         for other, link in to.items():
-            found[one][other] = found[other][one] = link
+            found[one][other] = found.setdefault(other, {})[one] = link
     return found
 
 

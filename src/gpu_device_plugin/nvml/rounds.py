@@ -148,6 +148,8 @@ class Rounds:
             self._failing.add(index)
         elif is_late:
             probe = {"uuid": probe["uuid"], "error": SILENT}
+        else:
+            self._driver.cards[index].pop("is_silent", None)
         if self._is_shown:
             self._tell(kind="probes", cards=[probe])
 
