@@ -200,7 +200,8 @@ class _Rounds:
     ) -> None:
         self.is_shown, self.are_answered, self.reopen = False, True, ""
         self._opened, self._driver, self._say, self._since = opened, driver, say, questions
-        self._known: dict[str, bool] = {}  # cards that have told what they are; whether late
+        # Cards that have told what they are: whether late, and the error that NVML gave instead.
+        self._known = {card.uuid: (False, card.error) for card in opened.shown if card.error}
         self._asked: list[str] = []  # in the order of their last questions
         self._answered_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -248,7 +249,7 @@ class _Rounds:
         now = self._answered_at[card.uuid] = asyncio.get_running_loop().time()
         is_late = now - self._since.pop(card.uuid) >= SLOW_SECONDS
         if card.uuid not in self._known:
-            self._known[card.uuid] = is_late
+            self._known[card.uuid] = is_late, card.error
             self._tell_inventory()
         elif self.is_shown:
             self._say(kind="probes", cards=[self._probe(card, is_late=is_late)])
@@ -274,7 +275,7 @@ class _Rounds:
             self._tell_inventory()
 
     def _tell_inventory(self) -> None:
-        if self.is_shown or len(self._known) == len(self._opened.cards):
+        if self.is_shown or len(self._known) == len(self._opened.shown):
             self.is_shown = True
             self._say(**_inventory(self._driver, self._opened.shown, self._known))
         else:
@@ -293,7 +294,7 @@ class _Rounds:
 
 
 def _inventory(
-    driver: Driver, cards: tuple[SimulatedCard, ...], known: Mapping[str, bool]
+    driver: Driver, cards: tuple[SimulatedCard, ...], known: Mapping[str, tuple[bool, str]]
 ) -> dict[str, object]:
     shown = [
         {
@@ -304,7 +305,7 @@ def _inventory(
             "memory_mib": card.memory_mib,
             "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
             "is_mig": card.is_mig,
-            "is_silent": known[card.uuid],
+            "is_silent": known[card.uuid][0],
             "hardware": {
                 "is_mig": card.is_mig,
                 "is_mig_capable": True,
@@ -314,14 +315,14 @@ def _inventory(
             },
         }
         for index, card in enumerate(cards)
-        if not card.error and card.uuid in known
+        if card.uuid in known and not known[card.uuid][1]
     ]
     unreadable = [
-        {"index": i, "error": c.error}
-        if c.error
+        {"index": i, "error": known[c.uuid][1]}
+        if c.uuid in known
         else {"index": i, "error": _NO_ANSWER, "uuid": c.uuid}
         for i, c in enumerate(cards)
-        if c.error or c.uuid not in known
+        if c.uuid not in known or known[c.uuid][1]
     ]
     return {
         "kind": "inventory",
