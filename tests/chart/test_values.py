@@ -430,6 +430,10 @@ def test_the_notes_say_what_waits_for_the_scheduler_or_what_the_agents_alone_cos
     by_hand = notes(on, "scheduler.namedBy=nobody")
     assert "Pods have to name it: spec.schedulerName: gpu-scheduler." in by_hand
     assert "no kube-scheduler asks it yet" in notes(on, "scheduler.enabled=false")
+    no_effect = "Labels alibabacloud.com/... of pods have no effect"
+    assert no_effect in placed
+    assert no_effect not in notes(on, "controller.webhook.enabled=true")
+    assert no_effect not in notes("controller.enabled=false")
     alone = "The agents are alone: a pod that fits no single card"
     assert alone in notes("controller.enabled=false")
     assert alone not in placed

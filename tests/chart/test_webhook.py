@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.chart.rendering import NAME, manifests, one, rights
+from tests.chart.rendering import NAME, RefusedError, manifests, one, rights
 
 from gpu_device_plugin.controller import model_rules
 from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_ANNOTATION
@@ -62,6 +62,25 @@ def test_names_of_other_projects_are_seen_only_if_that_is_asked(project: str, na
         made = one(manifests(ON, WEBHOOK, *settings), "Deployment", CONTROLLER)
         (container,) = made["spec"]["template"]["spec"]["containers"]
         assert (f"--{project}=GiB" in container["args"]) is is_seen
+
+
+@pytest.mark.parametrize(
+    "value", ["hami=true", "koordinator=true", "requireModel=false", "modelsFailurePolicy=Ignore"]
+)
+def test_what_only_the_webhook_for_models_reads_is_refused_without_it(value: str) -> None:
+    """Nothing would translate or admit, and nobody would say so."""
+    with pytest.raises(RefusedError, match=r"needs controller.webhook.enabled"):
+        manifests(ON, f"controller.webhook.{value}")
+    assert manifests(ON, WEBHOOK, f"controller.webhook.{value}")
+
+
+def test_only_with_the_webhook_for_models_the_controller_follows_profile_and_catalogue() -> None:
+    """The webhook for the scheduler's name, before Kubernetes 1.36, needs neither."""
+    for settings, follows in (((), False), ((WEBHOOK,), True)):
+        for named_by in ("webhook", "nobody"):
+            made = manifests(ON, f"scheduler.namedBy={named_by}", *settings)
+            spec = one(made, "Deployment", CONTROLLER)["spec"]["template"]["spec"]
+            assert ("--models" in spec["containers"][0]["args"]) is follows
 
 
 def test_class_gpu_without_a_model_passes_only_where_the_operator_says_so() -> None:

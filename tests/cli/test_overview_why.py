@@ -85,7 +85,7 @@ async def test_a_pod_in_hamis_names_is_to_be_translated(cluster: Cluster, units:
     found = await why(cluster, asking)
 
     assert "it asks by HAMi's names (nvidia.com/gpumem)" in found
-    assert "controller.webhook.hami" in found
+    assert "controller.enabled, controller.webhook.enabled and controller.webhook.hami" in found
     assert "two pods" not in found
 
 

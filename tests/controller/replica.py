@@ -115,7 +115,7 @@ async def a_replica(
         max_body=1,
         namespace="ns",
         pod_name=name,
-        **chosen,
+        **{"models": True, **chosen},
     )
     controller = Controller(settings, times or Times(ending_seconds=0))
     listening = asyncio.Event()

@@ -350,6 +350,30 @@ async def test_a_pod_gets_the_schedulers_name_where_that_is_asked(tmp_path: Path
     assert (refused[0], unasked[0]) == (400, 404)
 
 
+async def test_a_bad_profile_stops_neither_naming_nor_a_controller_without_models(
+    tmp_path: Path,
+) -> None:
+    """An old ConfigMap of another program would else leave every new pod with the default scheduler."""
+    async with a_controller(tmp_path, ()) as found:
+        await configure(found, "acs-profile", selectors="{")
+        async with a_replica(
+            found.server, tmp_path, "new", name_scheduler="x", until_ready=False
+        ) as new:
+            await until(lambda: "acs-profile" in new.controller.models.rules.trouble)
+            named = await ask(new, review(a_pod()), NAME_SCHEDULER)
+            judged = await ask(new, review(a_pod()))
+        async with a_replica(
+            found.server, tmp_path, "bare", name_scheduler="x", models=False
+        ) as bare:
+            unserved = await ask(bare, review(a_pod()))
+            asked = [each for each in found.server.requests if each.authorization == "Bearer bare"]
+
+    assert named["response"]["allowed"]
+    assert (judged[0], unserved[0]) == (503, 404)
+    assert asked
+    assert not [each for each in asked if "acs-profile" in str(each.query)]
+
+
 async def test_nothing_is_answered_before_the_rules_are_known(tmp_path: Path) -> None:
     """A pod must not slip past a profile that is not read yet; the failurePolicy decides."""
     is_refused = asyncio.Event()

@@ -64,7 +64,7 @@ def controller(cluster: Cluster) -> Iterator[Program]:
     name = configuration["metadata"]["name"]
     command = [str(PROGRAM), "controller", f"--address={_ADDRESS}"]
     command += ["--metrics-address=127.0.0.1:0", f"--kubeconfig={cluster.admin_kubeconfig}"]
-    command += [f"--webhook-configuration={name}"]
+    command += ["--models", f"--webhook-configuration={name}"]
     log = cluster.layout.logs / "controller-models.log"
     program = Program("controller", command, log, os.environ)
     program.start()

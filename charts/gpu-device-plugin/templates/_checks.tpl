@@ -77,6 +77,12 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.controller.networkPolicy.enabled (not .Values.controller.networkPolicy.from) }}
 {{- fail "controller.networkPolicy.enabled needs controller.networkPolicy.from: the API servers, which call the webhook, and a kube-scheduler of the cluster's own; with an empty list everybody would be let in" }}
 {{- end }}
+{{- range $key, $default := dict "koordinator" false "hami" false "requireModel" true "modelsFailurePolicy" "Fail" "profilesFailurePolicy" "Ignore" }}
+{{- $value := get $.Values.controller.webhook $key }}
+{{- if and (not $.Values.controller.webhook.enabled) (ne $value $default) }}
+{{- fail (printf "controller.webhook.%s=%v needs controller.webhook.enabled, and controller.enabled: without them there is no webhook that looks at it" $key $value) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.controller.webhook.clientCaConfigMap (not .Values.controller.webhook.clientName) }}
 {{- fail "controller.webhook.clientCaConfigMap needs controller.webhook.clientName: such a CA signs for others too" }}
 {{- end }}

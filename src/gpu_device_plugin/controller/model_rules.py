@@ -178,7 +178,7 @@ class ModelRules:
 
 
 class Models:
-    """Every replica follows the rules; the leader writes nodes' labels."""
+    """Every replica follows the rules, if they are served; the leader writes nodes' labels."""
 
     def __init__(
         self,
@@ -186,11 +186,20 @@ class Models:
         identity: str,
         cards: Callable[[str], Sequence[str] | None],
         leads: Callable[[], bool],
+        *,
+        is_served: bool,
     ) -> None:
+        self._is_served = is_served
         self._events = Events(api, identity)
         self.post = self._events.post
         self.labels = SeriesLabels(api, cards, leads)
         self.rules = ModelRules(api, self._events.post, self.labels.catalogue_changed)
 
+    @property
+    def trouble(self) -> str:
+        """Why a replica that serves them has not read the rules yet, or ""."""
+        return self.rules.trouble if self._is_served else ""
+
     async def run(self) -> None:
-        await asyncio.gather(self.rules.run(), self.labels.run(), self._events.run())
+        served = (self.rules.run, self.labels.run) if self._is_served else ()
+        await asyncio.gather(*(run() for run in (*served, self._events.run)))

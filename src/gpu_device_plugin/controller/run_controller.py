@@ -87,7 +87,7 @@ class Controller:
         pace = self._times.lease
         self.leadership = Leadership(Lease(self._lead_api, name, pace.lease_seconds), pace)
         leads = self.leadership.leads
-        self.models = Models(self._api, identity, self._cards, leads)
+        self.models = Models(self._api, identity, self._cards, leads, is_served=settings.models)
         self._unhealthy = UnhealthyCards(self._api, self.ledger, leads)
         self._keeps_unhealthy = settings.unhealthy_configmaps is UnhealthyConfigMaps.WRITE
         self._waiting_claims = WaitingClaims(
@@ -145,10 +145,10 @@ class Controller:
             preempt=extender.preempt,
             bind=self._binder.bind,
             inspect=extender.inspect,
-            mutate=webhook.mutate,
+            mutate=webhook.mutate if settings.models else None,
             name_scheduler=self._namer(settings.name_scheduler),
             trouble=self._trouble,
-            webhook_trouble=lambda: rules.trouble,
+            mutate_trouble=lambda: rules.trouble,
             standby=self._standby,
             took=self._metrics.took,
             answered=partial(self._metrics.count, "calls"),
@@ -244,7 +244,7 @@ class Controller:
         """A replica with a stale ledger stays ready: it serves the webhook with what it knows."""
         if self._is_ending:
             return ReadyState(is_ready=False, text=self._standby())
-        if not_loaded := self._not_loaded() or self.models.rules.trouble:
+        if not_loaded := self._not_loaded() or self.models.trouble:
             return ReadyState(is_ready=False, text=not_loaded)
         role = self._trouble() or self.leadership.standby() or "leads"
         text = f"ready: {len(self.ledger.offers)} nodes with cards; {role}"

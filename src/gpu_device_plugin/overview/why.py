@@ -34,8 +34,9 @@ from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_ve
 
 _NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
 _TRANSLATE = (
-    "it asks by HAMi's names ({}), which no node of this plugin offers: set the chart's controller.webhook.hami, which "
-    "translates them, and create the pod again, or write it in this plugin's names"
+    "it asks by HAMi's names ({}), which no node of this plugin offers: set the chart's controller.enabled, "
+    "controller.webhook.enabled and controller.webhook.hami, which translates them, and create the pod again, or write it "
+    "in this plugin's names"
 )
 _OTHER_API = {
     AllocationApi.DEVICE_PLUGIN: "label the pod's namespace gpu-device-plugin/allocation-api=dra and create the pod "

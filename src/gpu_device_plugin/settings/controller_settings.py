@@ -103,6 +103,10 @@ class ControllerSettings:
         UnhealthyConfigMaps.WRITE,
         "ConfigMaps kube-system/unhealthy-gpu-NODE: update them by the cards' health, or leave them alone.",
     )
+    models: bool = setting(
+        False,
+        "Serve /mutate and label nodes with the series of their cards, by the catalogue and the profile.",
+    )
     model_optional: bool = setting(False, "Admit pods of compute class gpu that ask for no model.")
     koordinator: Translation = setting(
         Translation.OFF,

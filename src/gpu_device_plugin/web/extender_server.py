@@ -38,7 +38,7 @@ class Handlers:
         inspect: A node's name, or None for all -> status and body.
         mutate, name_scheduler: Body of an AdmissionReview -> body of the answer; None where none is served.
         trouble: Why kube-scheduler cannot be answered now, or "".
-        webhook_trouble: Why the API server cannot be, or "".
+        mutate_trouble: Why no pod can be judged by its labels now, or "".
         standby: Why this replica does not serve kube-scheduler, or "".
         took: Verb and seconds of each call that was answered.
         answered: Verb and HTTP status of every call.
@@ -53,7 +53,7 @@ class Handlers:
     standby: Callable[[], str] = lambda: ""
     mutate: _Handler | None = None
     name_scheduler: _Handler | None = None
-    webhook_trouble: Callable[[], str] = lambda: ""
+    mutate_trouble: Callable[[], str] = lambda: ""
     took: Callable[[str, float], None] = lambda _verb, _seconds: None
     answered: Callable[[str, str], None] = lambda _verb, _status: None
 
@@ -122,7 +122,7 @@ class ExtenderServer(HttpListener):
         async def answer(request: web.Request) -> web.Response:
             if is_open:
                 _admit(request, self._callers.api_server)
-                trouble = self._handlers.webhook_trouble()
+                trouble = self._handlers.mutate_trouble() if request.path == MUTATE else ""
             else:
                 _admit(request, self._callers.scheduler)
                 trouble = self._handlers.standby() or self._handlers.trouble()
