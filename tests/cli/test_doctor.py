@@ -1,13 +1,17 @@
 """`kubectl gpu doctor` blames what is at fault, counts what is there, and says what it could not see."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 from aiohttp import web
 from tests.cli.test_overview import AGENT, Cluster, agents, ready
 from tests.cli.test_overview import cluster as cluster
 from tools.harness.api_server import ApiRequest, Json, status
 from tools.harness.objects import node, pod
+
+from gpu_device_plugin.overview.placing_parts import SCHEDULER_NAME
 
 LISTS = {
     "/apis/apps/v1/daemonsets": "DaemonSets",
@@ -343,11 +347,18 @@ async def test_a_node_whose_mode_is_not_served_is_a_problem(cluster: Cluster) ->
     assert "kubectl label node NODE --overwrite ack.node.gpu.schedule=MODE" in said
 
 
-def placing(name: str, label: dict[str, str], *command: str, is_ready: bool = True) -> Json:
+LEADER = {"gpu-device-plugin/leader": "true"}
+SERVES = {"gpu-device-plugin/scheduler": SCHEDULER_NAME}
+CONTROLLER = ("gpu-device-plugin", "controller")
+
+
+def placing(
+    name: str, label: dict[str, str], *command: str, is_ready: bool = True, namespace: str = "gpu"
+) -> Json:
     """A pod of the controller, or of the chart's kube-scheduler."""
     condition = {"type": "Ready", "status": str(is_ready)}
     return {
-        "metadata": {"namespace": "gpu", "name": name, "labels": label},
+        "metadata": {"namespace": namespace, "name": name, "labels": label},
         "spec": {"nodeName": "gpu-a", "containers": [{"name": "c", "command": list(command)}]},
         "status": {"phase": "Running", "conditions": [condition]},
     }
@@ -357,9 +368,7 @@ async def test_who_waits_for_a_scheduler_that_is_not_there_is_counted(cluster: C
     """With the default scheduler, or one that has spoken of a pod, nothing is wrong."""
     await agents(cluster)
     place = "/api/v1/namespaces/gpu/pods"
-    leader = {"gpu-device-plugin/leader": "true"}
-    ours = {"gpu-device-plugin/scheduler": "gpu-scheduler"}
-    controller = ("gpu-device-plugin", "controller")
+    leader, ours, controller = LEADER, SERVES, CONTROLLER
     waiting = {name: pod(name, 2, 30) for name in ("w1", "w2", "by-default", "other", "heard")}
     for name, scheduler in (
         ("w1", "gpu-scheduler"),
@@ -390,3 +399,35 @@ async def test_who_waits_for_a_scheduler_that_is_not_there_is_counted(cluster: C
     assert "no controller leads" in away
     assert "3 problems" in away
     assert "1 problem," in there
+
+
+async def test_a_leader_that_is_not_ready_leads_and_is_named(cluster: Cluster) -> None:
+    """kube-scheduler reaches it: only its webhook waits for a profile that can be read."""
+    await agents(cluster)
+    leader = placing("c", LEADER, *CONTROLLER, is_ready=False)
+    await cluster.server.put("/api/v1/namespaces/gpu/pods/c", leader)
+    said = await found(cluster)
+
+    assert "no controller leads" not in said
+    assert "problem  the controller that leads is not ready: while it runs it places pods" in said
+
+
+async def test_a_tenants_pod_with_our_labels_is_no_part_of_ours(cluster: Cluster) -> None:
+    """Nor one with our command: it would hide that nobody serves the pods that wait, or blame nobody's leader."""
+    await agents(cluster)
+    waiting = pod("w", 2, 30)
+    waiting["spec"]["schedulerName"] = SCHEDULER_NAME
+    await cluster.add(waiting)
+    for name, label, command in (("s", SERVES, ()), ("c", {}, CONTROLLER)):
+        false = placing(name, label, *command, namespace="team-a")
+        await cluster.server.put(f"/api/v1/namespaces/team-a/pods/{name}", false)
+    said = await found(cluster)
+
+    assert f"nothing of the chart serves scheduler {SCHEDULER_NAME}, for which 1 pod" in said
+    assert "no controller leads" not in said
+
+
+def test_the_name_that_doctor_misses_is_the_charts() -> None:
+    """Pods that wait keep it when scheduler and controller have gone."""
+    values = yaml.safe_load(Path("charts/gpu-device-plugin/values.yaml").read_text())
+    assert values["scheduler"]["name"] == SCHEDULER_NAME

@@ -69,7 +69,8 @@ class Installation:
 
 def findings(facts: Installation) -> tuple[Finding, ...]:
     """Everything that is wrong, problems first."""
-    found = [*placing_findings(facts.pods), *(f for check in _CHECKS for f in check(facts))]
+    placing = placing_findings(facts.pods, facts.sets or facts.agents)
+    found = [*placing, *(f for check in _CHECKS for f in check(facts))]
     return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))
 
 
@@ -222,10 +223,7 @@ def _enforcers(facts: Installation) -> Iterator[Finding]:
             nodes.setdefault(text, []).append(view.name)
     for text, names in sorted(nodes.items()):
         held = "there are" if text.startswith("no slices") else "memory of new slices is held by"
-        yield note(
-            f"{held} {text} on {few(names)}",
-            "what each enforcer holds and needs: the page Isolation of the docs",
-        )
+        yield note(f"{held} {text} on {few(names)}", "kubectl gpu explain MemoryLimitUnavailable")
 
 
 def _older_configurations(facts: Installation) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ _NO_ACCESS = (
 )
 
 
-def logs_cure(pod: str, incomplete: str) -> str:
-    """Where an agent's pod (`-n NAMESPACE NAME`) says why it is not ready; `incomplete` has the init containers that it waits for."""
+def logs_cure(pod: str, incomplete: str = "") -> str:
+    """Where a pod of ours (`-n NAMESPACE NAME`) says why it is not ready; `incomplete` has the init containers that it waits for."""
     hint = f" -c {_CDI_WRITER}; {_NO_ACCESS}" if _CDI_WRITER in incomplete else ""
     return f"kubectl describe pod {pod}; kubectl logs {pod}{hint}"

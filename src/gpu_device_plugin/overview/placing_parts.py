@@ -4,34 +4,36 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from gpu_device_plugin.domain.wording import count_noun
+from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 from gpu_device_plugin.kubernetes.objects.survey_objects import SCHEDULER_LABEL, SurveyedPod
-from gpu_device_plugin.overview.finding import Finding, problem
+from gpu_device_plugin.overview.finding import Finding, logs_cure, problem
 from gpu_device_plugin.overview.node_cards import asking_of
 
 _CONTROLLER = ["gpu-device-plugin", "controller"]
 _DEFAULT = "default-scheduler"
-_OURS = "gpu-scheduler"
+SCHEDULER_NAME = "gpu-scheduler"
 """The chart's name for it, which waiting pods keep when it has gone."""
 
 
-def placing_findings(pods: Sequence[SurveyedPod]) -> Iterator[Finding]:
-    """Who does not answer, and how many pods wait for it."""
+def placing_findings(
+    pods: Sequence[SurveyedPod], agents: Sequence[AgentSet] | Sequence[SurveyedPod]
+) -> Iterator[Finding]:
+    """Who does not answer, and how many pods wait for it.
+
+    Only in the namespaces of `agents` are parts of ours: anybody may give a pod our labels, or our command.
+    """
+    namespaces = {each.metadata.namespace for each in agents}
     alive = [pod for pod in pods if not pod.status.is_over]
-    controllers = [pod for pod in alive if _runs_controller(pod)]
-    leads = any(p.is_ready and (p.metadata.labels or {}).get(LEADER_LABEL) for p in controllers)
-    if controllers and not leads:
-        yield problem(
-            "no controller leads: new pods with slices that our scheduler places stay Pending",
-            f"kubectl describe pod {_names(controllers)}; kubectl logs {_names(controllers)}",
-        )
+    near = [pod for pod in alive if pod.metadata.namespace in namespaces]
+    yield from _controller_findings([pod for pod in near if _runs_controller(pod)])
     waiting = Counter(pod.spec.scheduler_name for pod in alive if _waits(pod))
     unheard = {p.spec.scheduler_name for p in alive if _waits(p) and not _is_answered(p)}
     parts: dict[str, list[SurveyedPod]] = {}
-    for pod in alive:
+    for pod in near:
         if name := (pod.metadata.labels or {}).get(SCHEDULER_LABEL):
             parts.setdefault(name, []).append(pod)
-    for name in sorted(parts.keys() | unheard | (waiting.keys() & {_OURS})):
+    for name in sorted(parts.keys() | unheard | (waiting.keys() & {SCHEDULER_NAME})):
         ours, number = parts.get(name, []), count_noun(waiting[name], "pod")
         if ours and not any(pod.is_ready for pod in ours):
             yield problem(
@@ -43,6 +45,20 @@ def placing_findings(pods: Sequence[SurveyedPod]) -> Iterator[Finding]:
                 f"nothing of the chart serves scheduler {name}, for which {number} with slices wait",
                 "if nothing else serves it, delete these pods: those that their controllers make get another one",
             )
+
+
+def _controller_findings(controllers: Sequence[SurveyedPod]) -> Iterator[Finding]:
+    leaders = [pod for pod in controllers if (pod.metadata.labels or {}).get(LEADER_LABEL)]
+    if controllers and not leaders:
+        yield problem(
+            "no controller leads: new pods with slices that our scheduler places stay Pending",
+            logs_cure(_names(controllers)),
+        )
+    elif leaders and not any(pod.is_ready for pod in leaders):
+        yield problem(
+            "the controller that leads is not ready: while it runs it places pods, and its webhook does not answer",
+            logs_cure(_names(leaders)),
+        )
 
 
 def _runs_controller(pod: SurveyedPod) -> bool:
