@@ -23,6 +23,7 @@ from tests.histories.truth import (
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import StateError
 
+_FRACTIONS = (MEM, CORE)
 _NOTICED_SECONDS = 25.0  # 20, and the time until the next call
 _MENDING_SECONDS = 15.0
 
@@ -63,9 +64,9 @@ def _given_twice(node: Node, found: list[Hold]) -> Iterator[str]:
     noted = _noted(node)
     for hold in found:
         life = hold.life
-        is_unnoted = not hold.is_fraction and life.pod.uid not in noted
-        if life.is_forgotten and (is_unnoted or node.past.was_damaged):
-            continue  # kubelet and agent have lost it, or no reconcile pass had noted it: nobody can tell
+        is_seen = node.pods.are_cgroups_seen and life.pod.uid in noted
+        if life.is_forgotten and (node.past.was_damaged or not (hold.is_fraction or is_seen)):
+            continue  # kubelet and agent have lost it, no reconcile pass had noted it, or no cgroup is seen
         if owner.setdefault(hold.unit, hold.life.pod.uid) != hold.life.pod.uid:
             yield f"unit {hold.unit} is held by {owner[hold.unit]} and by {hold.life.pod.uid}"
         by_card.setdefault(card_of_device(node, hold.device), []).append(hold)
@@ -109,14 +110,15 @@ def _told(hold: Hold) -> str:
 
 
 def _given_under_a_process(node: Node, found: list[Hold]) -> Iterator[str]:
-    """Its pod was deleted by force, but a process of it still has the lock on its region.
+    """Its pod was deleted by force, but the agent can see that a process of it runs.
 
-    While the API server does not answer, a pod that comes back under its name is taken for the same.
+    Whole cards the kubelet chooses itself. While the API server does not answer, a pod that comes back under its name is taken for the same.
     """
     owners = {hold.unit: hold.life for hold in found if hold.life.was_known}
     for life, container, by_resource in node.pods.forced():
         node.explored["moments with a container whose pod is forgotten"] += 1
-        for unit in (u for ids in by_resource.values() for u in ids if life.locks.get(container)):
+        is_seen = node.pods.shows_a_process(life, container)
+        for unit in (u for r in _FRACTIONS if is_seen for u in by_resource.get(r, ())):
             if unit in owners:
                 name = owners[unit].pod.name
                 yield f"{life.pod.name}/{container} runs on, and {name} was given its {unit}"
@@ -125,6 +127,8 @@ def _given_under_a_process(node: Node, found: list[Hold]) -> Iterator[str]:
 def _spoilt_files(node: Node) -> Iterator[str]:
     for life in node.pods.lives.values():
         for container, files in life.mounted.items():
+            if life.is_forced and not node.pods.shows_a_process(life, container):
+                continue  # as after an end of which nobody told
             for path, before in files.items():
                 if looked_at(path) != before:
                     short = path.removeprefix(f"{node.machine.root}/")

@@ -3,6 +3,7 @@
 A check that is never reached checks nothing, so too little of anything is a failure as well.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -22,10 +23,15 @@ _OFTEN = (
     "NoRoom StateNotWritable ModeSwitched ModeSwitchRefused ConfigurationChanged ConfigurationWaits ProbeHangs "
     "Recovered Lost Unplugged MigEnabled MigCardSkipped DriverMissing OtherPlugin XID48 XID79 StateFileBad"
 )
-_SELDOM = (
-    "UnknownPod ConfigurationRefused UnitSwitchRefused NVMLStalled XID63 XID94 BadPercentage CountRequested "
-    "MemoryOnly ComputeWithoutMemory UnknownMode UnknownMemoryEnforcer RegionGrown DriverLimitSet ProcessLeft"
+_SOMETIMES = (
+    "UnitSwitchRefused NVMLStalled XID63 XID94 BadPercentage CountRequested MemoryOnly UnknownMode ProcessLeft "
+    "NotTheHolder CardCountUnknown MigLeft DriverMissingOver OtherPluginOver StateNotWritableOver"
 )
+_SELDOM = (
+    "UnknownPod ConfigurationRefused ComputeWithoutMemory ComputeNotServed UnknownMemoryEnforcer NoDevice "
+    "DriverChanged CardSkipped DeviceLeftOut"
+)
+_SWITCHES = "core_mem to cgpu, core_mem to disabled, default to share"
 AT_LEAST: Mapping[str, int] = {
     f"moments by holders of a card: {MANY}": 40_000,
     "moments with a container whose pod is forgotten": 800,
@@ -38,10 +44,14 @@ AT_LEAST: Mapping[str, int] = {
     **{f"steps: {name}": 30 for name in _STEPS.split()},
     **{f"troubles: {name}": 30 for name in _TROUBLES.split(", ")},
     **{f"reasons: {name}": 15 for name in _OFTEN.split()},
+    **{f"reasons: {name}": 5 for name in _SOMETIMES.split()},
     **{f"reasons: {name}": 2 for name in _SELDOM.split()},
+    **{f"events: {name}": 30 for name in ("RegionGrown", "DriverLimitSet")},
+    **{f"transitions: {name}": 2 for name in _SWITCHES.split(", ")},
 }
 """By a thousand histories."""
 _ENOUGH = 200  # histories that are judged by it: of fewer, chance decides
+_FEW = 2  # of what a thousand may have as seldom, chance decides in fewer than a thousand
 
 
 class Explored(Counter[str]):
@@ -52,7 +62,9 @@ class Explored(Counter[str]):
         if histories < _ENOUGH:
             return
         for name, amount in AT_LEAST.items():
-            wanted = amount * histories // 1000
+            if amount <= _FEW and histories < 1000:
+                continue
+            wanted = math.ceil(amount * histories / 1000)
             if self[name] < wanted:
                 yield f"{name}: {self[name]} of at least {wanted}"
 

@@ -78,6 +78,8 @@ async def _life(node: Node, steps: Sequence[Step]) -> None:
     await _wait(node, SETTLED_SECONDS - QUIET_SECONDS)
     await _read_metrics(node)
     check_settled(node)
+    events = (value for path, value in node.api.objects.items() if "/events/" in path)
+    node.explored.update(f"events: {event['reason']}" for event in events)
 
 
 async def _quiet(node: Node) -> None:

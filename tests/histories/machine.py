@@ -61,6 +61,7 @@ class Machine:
         self.root = Path(
             tempfile.mkdtemp(prefix="history-", dir=_MEMORY if _MEMORY.is_dir() else None)
         )
+        self.seed = seed
         self.chance = random.Random(seed)  # noqa: S311 - a seeded die
         self.loop = VirtualLoop(start_seconds=100.0)
         self.network = Network(self.chance)

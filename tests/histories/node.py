@@ -133,6 +133,12 @@ class Node:
         self.pods.can_read = lambda: not is_api_wrong(self)
         self.pods.agent_name = lambda: self.agent.name if self.agent else ""
 
+    @property
+    def cgroups(self) -> Path:
+        """What the agent sees of them: nothing where the library limits memory, as the chart installs it."""
+        root = self.machine.root
+        return self.pods.cgroups if self.pods.are_cgroups_seen else root / "none"
+
     def paths(self) -> Settings:
         """What the agent is started with."""
         root = self.machine.root
@@ -178,7 +184,7 @@ class Node:
         self.disturb(0.0)
         self.machine.tell(f"{process.name} starts")
         settings = self.paths()
-        edges = replace(real_edges(settings, self.schemes.resources), cgroups=self.pods.cgroups)
+        edges = replace(real_edges(settings, self.schemes.resources), cgroups=self.cgroups)
         task = in_process(process, lambda: run_agent(settings, edges))
         task.add_done_callback(lambda _: _set(over))
         await over

@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import os
 import struct
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,7 @@ class Pods:
         self.on_start: Callable[[ContainerStart], None] = lambda _: None
         self.on_rejected: Callable[[Life], None] = lambda _: None
         self.cgroups = machine.root / "cgroup"
+        self.are_cgroups_seen = machine.seed % 2 == 1
         self._machine = machine
         self._api = api
         self._kubelet = kubelet
@@ -138,6 +140,10 @@ class Pods:
             if life.is_forced:
                 for container in life.running:
                     yield life, container, life.units.get(container, {})
+
+    def shows_a_process(self, life: Life, container: str) -> bool:
+        """Whether the agent can know that the container runs, although its pod is forgotten."""
+        return self.are_cgroups_seen or bool(life.locks.get(container))
 
     # -- what people and controllers do to a pod
 
@@ -301,7 +307,7 @@ class Pods:
                 life.running[name] = options
                 self._note_cgroup(life, is_populated=True)
                 life.mounted[name] = _mount(options)
-                life.locks[name] = self._lock(options)
+                life.locks[name] = self._lock(options) if self._has_library(life, name) else []
                 held = self._kubelet.held(life.pod.uid).items()
                 life.units[name] = {r: ids for (c, r), ids in held if c == name}
                 self._machine.tell(f"{life.pod.name}/{name} runs")
@@ -335,6 +341,11 @@ class Pods:
         place = self.cgroups / "kubepods" / f"pod{life.pod.uid}"
         place.mkdir(parents=True, exist_ok=True)
         (place / "cgroup.events").write_text(f"populated {int(is_populated)}\n")
+
+    def _has_library(self, life: Life, container: str) -> bool:
+        """Two of three containers have begun to use the card; the others have no lock yet."""
+        words = f"{self._machine.seed} {life.pod.uid} {container}"
+        return zlib.crc32(words.encode()) % 3 > 0
 
     def _lock(self, options: ContainerStart) -> list[int]:
         """What the isolation library of a process holds of its region while it lives."""

@@ -15,9 +15,9 @@ from typing import Any
 from tests.histories.driver import SimulatedCard
 from tests.histories.node import NODE_PATH, Node
 from tests.histories.pods import Life, path_of
-from tests.histories.quiet import noted_devices, possible_modes, waits
-from tests.histories.shapes import CORE, MEM
-from tests.histories.truth import against_the_rules, grants, holds
+from tests.histories.quiet import may_be_given_twice, noted_devices, possible_modes, waits
+from tests.histories.shapes import CORE, COUNT, MEM
+from tests.histories.truth import against_the_rules, card_of_device, grants, holds
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
 from gpu_device_plugin.domain.grants.holdings_annotation import (
@@ -42,6 +42,8 @@ class Has:
         default_factory=lambda: defaultdict(lambda: defaultdict(set))
     )
     devices: set[str] = field(default_factory=set)
+    chosen: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Units that the kubelet chose, by device and resource."""
 
     @property
     def shares(self) -> _Shares:
@@ -61,6 +63,7 @@ def untruths(node: Node) -> Iterator[str]:
                 has.units[hold.device][hold.resource].add(hold.unit)
             else:
                 has.devices.add(hold.device)
+                has.chosen[hold.device, hold.resource].add(hold.unit)
     meta = node.api.objects[NODE_PATH]["metadata"]
     annotations = meta.get("annotations", {})
     yield from _cards(node, annotations.get(CARDS_ANNOTATION))
@@ -72,6 +75,7 @@ def untruths(node: Node) -> Iterator[str]:
         if is_sure(life)
         and away.isdisjoint(pods[life.pod.uid].units)
         and not against_the_rules(node, life)
+        and not (pods[life.pod.uid].devices and may_be_given_twice(node))
     ]
     told = _holdings(node, annotations.get(HOLDINGS_ANNOTATION, "{}"))
     for life in sure:
@@ -83,6 +87,7 @@ def untruths(node: Node) -> Iterator[str]:
         if gone := told.keys() - alive:
             yield f"the node's holdings name {sorted(gone)}, which are gone"
         yield from _metrics(node, pods)
+        yield from _slices(node, sure, containers)
 
 
 def is_sure(life: Life) -> bool:
@@ -245,7 +250,7 @@ def _size(node: Node, uuid: str, units: int, percent: int) -> tuple[int, int]:
 
 def _metrics(node: Node, pods: Mapping[str, Has]) -> Iterator[str]:
     series = _read(node.past.page)
-    yield from _held_units(series["units"], pods)
+    yield from _held_units(node, series["units"], pods)
     for card in node.driver.cards:
         is_healthy = series["card_healthy"].get((card.uuid,))
         is_certain = is_healthy is not None and not card.is_mig and not waits(node, card.uuid)
@@ -255,22 +260,47 @@ def _metrics(node: Node, pods: Mapping[str, Has]) -> Iterator[str]:
         yield f"metrics tell a drift of {series['reconcile_drift']}"
 
 
-def _held_units(units: _Series, pods: Mapping[str, Has]) -> Iterator[str]:
+def _held_units(node: Node, units: _Series, pods: Mapping[str, Has]) -> Iterator[str]:
     held: dict[tuple[str, str], int] = defaultdict(int)
+    listed = node.kubelet.registry.book.healthy  # others were cut away
     for has in pods.values():
         for card, amounts in has.shares.items():
             for resource, amount in zip((MEM, CORE), amounts, strict=True):
                 held[card, resource] += amount
-    for (resource, uuid, state), told in units.items():
-        truth = held[uuid, resource]
-        if state == "held" and resource in (MEM, CORE) and told != truth:
-            yield f"metrics tell {told:.0f} units of {resource} held of {uuid}, not {truth}"
+        for (device, resource), ids in has.chosen.items():
+            held[card_of_device(node, device), resource] += len(ids & listed.get(resource, set()))
+    told = {(uuid, r): n for (r, uuid, state), n in units.items() if state == "held" and r != COUNT}
+    for uuid, resource in sorted({*told, *(key for key, amount in held.items() if amount)}):
+        truth, found = held[uuid, resource], told.get((uuid, resource), 0)
+        if found != truth:
+            yield f"metrics tell {found:.0f} units of {resource} held of {uuid}, not {truth}"
+
+
+def _slices(
+    node: Node, lives: list[Life], containers: Mapping[tuple[str, str], Has]
+) -> Iterator[str]:
+    """Each container's limit on each card; of an init container nobody may have known what it asked."""
+    told = _read(node.past.page)["slice_memory_limit_bytes"]
+    wanted: _Series = {}
+    unsure: set[tuple[str, ...]] = set()
+    for life in lives:
+        pod = life.pod.namespace, life.pod.name
+        for container in life.pod.containers:
+            has = containers.get((life.pod.uid, container.name), Has())
+            for uuid, share in has.shares.items():
+                key: tuple[str, ...] = (*pod, container.name, str(_index(node, uuid)))
+                wanted[key] = _size(node, uuid, *share)[0]
+                if container.kind is ContainerKind.INIT and _lacks_an_init(node, life):
+                    unsure.add(key)
+    for key in sorted(({*told, *wanted}) - unsure):
+        if told.get(key) != wanted.get(key):
+            yield f"metrics limit {key} to {told.get(key)}, and it is {wanted.get(key)}"
 
 
 _KEYS = {
     "units": ("resource", "uuid", "state"),
     "card_healthy": ("uuid",),
-    "slice_memory_limit_bytes": ("namespace", "pod", "container"),
+    "slice_memory_limit_bytes": ("namespace", "pod", "container", "card"),
     "reconcile_drift": (),
 }
 

@@ -286,7 +286,16 @@ def _is_spec_unknown(node: "Node", life: Life) -> bool:
 def _is_unsure_who_lives(node: "Node", life: Life) -> bool:
     """List may be short, the checkpoint names pods that are gone, and the watch does not tell yet."""
     is_short = node.machine.loop.now - node.kubelet_since < KUBELET_SETTLE_SECONDS
-    return (is_short and node.api.faults.lag_seconds > 0) or _is_spec_unknown(node, life)
+    is_late = is_short and node.api.faults.lag_seconds > 0
+    return is_late or _is_half_lost(node) or _is_spec_unknown(node, life)
+
+
+def _is_half_lost(node: "Node") -> bool:
+    """The kubelet has lost what it gave to a container that has not started; its grant counts, by the API server."""
+    return any(
+        life.is_forgotten and {c.name for c in life.pod.containers} - {*life.running, *life.done}
+        for life in node.pods.living()
+    )
 
 
 _EXCUSES: Mapping[str, Callable[["Node", Life], bool]] = {

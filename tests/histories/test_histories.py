@@ -187,7 +187,7 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
         ),
     ),
     "a kubelet has lost its checkpoint, and a third pod wants one of two whole cards": (
-        0,
+        1,
         (
             Step("nvidia", 8.0),
             Step("label", 8.0, {"mode": "default"}),
