@@ -1,6 +1,7 @@
 """By which CDI names containers get their cards, as the node's specifications have them when the agent starts."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,6 +75,47 @@ async def test_cards_come_by_cdi_where_runtime_and_specification_allow_it_and_el
         assert await names(rig, "old-runtime") == set()
 
 
+async def test_a_new_runtime_counts_though_the_api_server_is_slow_to_tell_of_it() -> None:
+    """The mode of the last run is known at once, and so is its runtime, which may be another one by now."""
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "containerd://1.7.28")
+        await write(rig, OURS)
+        assert "(containerd://1.7.28) has CDI not on by default" in await serve(rig)
+        await rig.stop_agent()
+        await set_runtime(rig, "containerd://2.4.2")
+        rig.api.latency = lambda asked: 3.0 if asked.path.startswith("/api/v1/nodes") else 0.0
+
+        assert f"cards by cdi-cri ({OURS})" in await serve(rig)
+
+
+async def test_a_configuration_that_says_auto_later_counts_by_the_same_rules(
+    tmp_path: Path,
+) -> None:
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "containerd://1.7.28")
+        await write(rig, NVIDIAS)
+        file = tmp_path / "config.yaml"
+        file.write_text("flags: {plugin: {deviceListStrategy: envvar}}")
+        await rig.serve(config_file=file, cdi_dir=rig.root / "cdi")
+        assert "cards by" not in (await rig.page("readyz"))[1]
+
+        file.write_text("flags: {plugin: {deviceListStrategy: auto}}")
+        await rig.until_page("cards by envvar: the container runtime (containerd://1.7.28)")
+        assert await names(rig, "p") == set()
+
+
+async def test_instances_are_looked_for_as_cards_are() -> None:
+    async with running_rig("a100-mig", is_started=False) as rig:
+        await set_runtime(rig, "containerd://2.4.2")
+        view = rig.cards.view()
+        await write(rig, OURS)
+        settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+        assert f"the CDI specification of {OURS} does not name MIG-" in await serve(rig, **settings)
+
+        await write(rig, OURS, *(each.uuid for card in view.cards for each in card.instances))
+        assert f"cards by cdi-cri ({OURS})" in await serve(rig, **settings)
+
+
 async def test_the_runtime_is_remembered_while_the_api_server_is_away() -> None:
     async with running_rig(is_started=False) as rig:
         await set_runtime(rig, "cri-o://1.36.0")
@@ -94,16 +136,29 @@ async def test_the_runtime_is_remembered_while_the_api_server_is_away() -> None:
 async def test_a_specification_that_does_not_fit_is_named_and_not_used(
     wrong: dict[str, Any], why: str
 ) -> None:
-    """As after a change of the driver, and where it has only indexes; where CDI was asked for, an Event says so."""
+    """As after a change of the driver, and where it has only indexes; an Event says so, asked for or chosen."""
     async with running_rig(is_started=False) as rig:
         await set_runtime(rig, "containerd://2.4.2")
         await write(rig, OURS, *wrong.get("names", ()), driver=wrong.get("driver"))
         assert why in await serve(rig)
         assert await names(rig, "p") == set()
-
-        assert why not in await serve(rig, "cdi-cri")
         await until(lambda: rig.events("CardsNotInCdi"), 10)
         assert why in rig.events("CardsNotInCdi")[0]["message"]
+
+        assert why not in await serve(rig, "cdi-cri")
+        assert await names(rig, "asked") == {f"{OURS}={rig.card_of('asked')}"}
+
+
+async def test_nothing_is_said_of_a_specification_that_the_agent_does_not_see() -> None:
+    """It may lie in another directory of the container runtime's, or the agent was given none."""
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "containerd://2.4.2")
+        await serve(rig, "cdi-cri")
+        assert await names(rig, "p") == {f"{NVIDIAS}={rig.card_of('p')}"}
+        await rig.restart_agent(device_list_strategy="cdi-cri", cdi_dir="")
+        await write(rig, OURS, driver="1.2.3")
+        await until(lambda: rig.events("RunDirectoryShared"), 10)
+        assert not rig.events("CardsNotInCdi")
 
 
 async def test_slices_are_named_by_index_where_the_operator_chose_that() -> None:

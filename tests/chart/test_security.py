@@ -101,7 +101,7 @@ def test_nothing_but_the_listed_directories_of_the_node_is_mounted() -> None:
     by_mounts = agent(manifests(*CHOICES["cards by mounts"]))
     assert host_paths(by_mounts) == OURS | KUBELETS | {"/dev/null"}
     by_cdi = agent(manifests(*CHOICES["cards by CDI"]))
-    written = {"/", "/usr/local/nvidia/toolkit/nvidia-ctk.real", "/var/run/cdi", "/etc/cdi"}
+    written = {"/", "/usr/local/nvidia/toolkit/nvidia-ctk.real", "/var/run/cdi"}
     assert host_paths(by_cdi) == OURS | KUBELETS | written
     simulated = agent(manifests(*CHOICES["simulated"]))
     assert host_paths(simulated) == OURS | KUBELETS | {"/run/gpu-device-plugin/simulator"}
@@ -125,7 +125,11 @@ def test_only_the_writer_of_the_specification_sees_the_drivers_root_and_it_write
     program = {"/toolkit/nvidia-ctk": True, "/specification": False}
     assert mounts["cdi-generate"] == {**program, "/driver-root": True}
     assert mounts["cdi-install"] == {**program, "/var/run/cdi": False}
-    assert (mounts["agent"]["/var/run/cdi"], mounts["agent"]["/etc/cdi"]) == (True, True)
+    assert mounts["agent"]["/var/run/cdi"]
+    (root,) = (
+        m for m in pod["initContainers"][0]["volumeMounts"] if m["mountPath"] == "/driver-root"
+    )
+    assert root["recursiveReadOnly"] == "IfPossible"
     assert not {"/driver-root", *program} & mounts["agent"].keys()
 
 

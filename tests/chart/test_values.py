@@ -65,6 +65,8 @@ REFUSED = {
     "simulate.driverVersion=535.1": "it needs simulate.profile",
     "cdi.generator=/usr/bin/nvidia-ctk,simulate.profile=t4": "goes with neither cdi.generator nor",
     "cdi.managementAnnotation=true,runtimeClassName=nvidia": "goes with neither runtimeClassName nor",
+    "cdi.generator=/usr/bin/nvidia-ctk": "set deviceListStrategy to auto or cdi-cri",
+    "cdi.managementAnnotation=true,deviceListStrategy=envvar": "set deviceListStrategy to auto",
     "policies.validationActions={Deny,Warn}": "takes Deny or Warn, not both",
     "kubeletDir=/var/lib/../kubelet": "name the thing itself, without ..",
     "serviceAccount.create=false": "serviceAccount.name is needed",
@@ -310,14 +312,20 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
     by_nodes = environment("compatWithCPUManager=true")["NVIDIA_DRIVER_CAPABILITIES"]
     assert by_nodes == "compute,utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
-    assert "NVIDIA_VISIBLE_DEVICES" not in environment("cdi.managementAnnotation=true")
+    assert "NVIDIA_VISIBLE_DEVICES" not in environment(
+        "cdi.managementAnnotation=true", "deviceListStrategy=cdi-cri"
+    )
     by_mounts = environment("deviceListStrategy=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
     assert by_mounts == VISIBLE_DEVICES_DIR
 
 
 def test_containers_that_open_cards_ask_the_nri_plugin_for_them_where_no_runtime_would() -> None:
     """The agent, what writes its cards' specification, and each other DaemonSet of the release."""
-    values = ("cdi.managementAnnotation=true", "cdi.generator=/usr/bin/nvidia-ctk")
+    values = (
+        "cdi.managementAnnotation=true",
+        "cdi.generator=/usr/bin/nvidia-ctk",
+        "deviceListStrategy=cdi-cri",
+    )
     tools = ("migManager.enabled=true", "memoryEnforcer=auto")
     sets = [each for each in manifests(*values, *tools) if each["kind"] == "DaemonSet"]
     begin = "nvidia.cdi.k8s.io/container."
@@ -333,7 +341,12 @@ def test_containers_that_open_cards_ask_the_nri_plugin_for_them_where_no_runtime
 
 
 def test_the_specification_of_cards_has_the_hook_beside_the_program_and_the_nodes_paths() -> None:
-    values = ("cdi.generator=/opt/nvidia-ctk", "nvidiaDriverRoot=/run/nvidia/driver")
+    values = (
+        "cdi.generator=/opt/nvidia-ctk",
+        "nvidiaDriverRoot=/run/nvidia/driver",
+        "config.name=mine",
+        "config.default=a",
+    )
     pod = agent(manifests(*values, "dra.cdiDir=/etc/cdi-of-ours"))
     write, install = (container["args"] for container in pod["initContainers"])
     assert "--nvidia-cdi-hook-path=/opt/nvidia-cdi-hook" in write
@@ -629,3 +642,31 @@ def test_a_kind_of_nodes_has_settings_of_its_own(tmp_path: Path) -> None:
     assert (small.recovery_seconds, cdi.recovery_seconds) == (30, 90)
     assert (cdi.device_list_strategy, cdi.memory_unit.value) == (("cdi-cri",), "GiB")
     assert chosen("") == common
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "deviceListStrategy=cdi-cri",
+        "deviceListStrategy={envvar,cdi-annotations}",
+        "deviceListStrategy=auto",
+        "nodeSettings.map.crio.deviceListStrategy=cdi-cri",
+        "config.default=a,config.map.a.flags.plugin.deviceListStrategy=cdi-cri",
+        "memoryEnforcer=auto",
+    ],
+)
+def test_the_agent_looks_into_one_directory_of_cdi_files_wherever_the_settings_ask_for_it(
+    asked: str,
+) -> None:
+    """A pod that mounts a path twice is refused; a directory below /etc is only made where the operator names one."""
+    for directory in ("/var/run/cdi", "/etc/cdi"):
+        pod = agent(manifests(asked, f"dra.cdiDir={directory}"))
+        paths = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
+        assert paths.count(directory) == 1
+        assert len(paths) == len(set(paths))
+        assert "--cdi-dir=" not in pod["containers"][0]["args"]
+        assert ("/etc/cdi" in paths) == (directory == "/etc/cdi")
+
+
+def test_node_settings_may_be_what_asks_for_cdi() -> None:
+    assert render("nodeSettings.map.crio.deviceListStrategy=cdi-cri", "cdi.generator=/bin/ctk")

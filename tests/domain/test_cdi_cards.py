@@ -44,7 +44,10 @@ def test_several_files_of_a_kind_may_name_the_cards_together() -> None:
     ],
 )
 def test_what_is_missing_is_named(found: list[CdiCards], problem: str) -> None:
-    assert cards_in_cdi(found, CARDS, DRIVER).problem == problem
+    """And which kind it is missing from, which containers get all the same where CDI is asked for."""
+    told = cards_in_cdi(found, CARDS, DRIVER)
+    assert told.problem == problem
+    assert told.is_misfit == (found != [] and found[0].kind == told.kind)
 
 
 def test_a_driver_that_nobody_tells_is_not_compared() -> None:

@@ -50,6 +50,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.cdi.managementAnnotation (or .Values.runtimeClassName (include "gpu-device-plugin.byMounts" .)) }}
 {{- fail "cdi.managementAnnotation is for nodes without a RuntimeClass nvidia: it goes with neither runtimeClassName nor deviceListStrategy volume-mounts" }}
 {{- end }}
+{{- if and (or .Values.cdi.generator .Values.cdi.managementAnnotation) (not (or (include "gpu-device-plugin.asksForCdi" .) .Values.config.name)) }}
+{{- fail "cdi.generator and cdi.managementAnnotation are for cards that come by CDI: set deviceListStrategy to auto or cdi-cri" }}
+{{- end }}
 {{- if and .Values.simulate.profile (eq (include "gpu-device-plugin.passesNodes" .) "true") }}
 {{- fail "simulate.profile brings its cards by mounts: it does not go with compatWithCPUManager, leave that out" }}
 {{- end }}

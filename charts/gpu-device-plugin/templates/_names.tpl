@@ -51,9 +51,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- kindIs "slice" .Values.deviceListStrategy | ternary .Values.deviceListStrategy (list .Values.deviceListStrategy) | join "," }}
 {{- end }}
 
-{{/* Not empty where the agent looks for cards in CDI specifications. */}}
-{{- define "gpu-device-plugin.looksForCdi" -}}
-{{- if or .Values.cdi.generator (regexMatch "cdi|auto" (include "gpu-device-plugin.strategies" .)) }}true{{ end }}
+{{/* Not empty where cards may come by CDI: the settings ask for it, those of some node, or a file of `config.map`. */}}
+{{- define "gpu-device-plugin.asksForCdi" -}}
+{{- if regexMatch "cdi-(cri|annotations)|\"auto\"" (toJson (list .Values.deviceListStrategy .Values.nodeSettings.map .Values.config.map)) }}true{{ end }}
 {{- end }}
 
 {{/*

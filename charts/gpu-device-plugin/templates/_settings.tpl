@@ -78,7 +78,7 @@ xid-table.yaml: |
 
 {{/* Not empty where the agent has the directory of CDI files, if only to read what others wrote. */}}
 {{- define "gpu-device-plugin.mountsCdi" -}}
-{{- or (include "gpu-device-plugin.usesCdi" .) (include "gpu-device-plugin.looksForCdi" .) }}
+{{- if or (include "gpu-device-plugin.usesCdi" .) (include "gpu-device-plugin.asksForCdi" .) .Values.cdi.generator }}true{{ end }}
 {{- end }}
 
 {{/* The ConfigMap with NVIDIA's configuration files; empty without one. */}}

@@ -36,6 +36,7 @@ EXIT_FOR_REINJECTION = 75
 """EX_TEMPFAIL: to be started again by the container runtime, with the current driver or settings."""
 INVENTORY_SECONDS = 5.0
 RECOVER_SECONDS = 4.0
+CHOICE_SECONDS = 10.0
 _END_SECONDS = 2.0
 _LOCK_SECONDS = 1.0
 _OPEN_FILES = 16384
@@ -191,10 +192,7 @@ class Agent:
         await self._until_cards()
         while wiring.node_store.read().mode is None:
             await asyncio.sleep(0.05)
-        with suppress(TimeoutError):  # the specifications' disk may be stuck
-            async with asyncio.timeout(RECOVER_SECONDS):
-                driver, runtime = wiring.cards.versions.driver, wiring.mode.runtime
-                await wiring.configuration.name_cards(driver, runtime)
+        await self._name_cards()
         with suppress(TimeoutError):
             async with asyncio.timeout(RECOVER_SECONDS):
                 await self._recover()
@@ -223,6 +221,28 @@ class Agent:
                     await asyncio.sleep(0.02)
         if not cards.has_inventory:
             cards.serve_remembered()
+
+    async def _name_cards(self) -> None:
+        """Where the agent chooses how cards reach containers, the driver and the API server have a while to answer."""
+        wiring = self._wiring
+        cards, configuration = wiring.cards, wiring.configuration
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CHOICE_SECONDS):
+                while configuration.may_choose and not (
+                    cards.has_inventory and self._knows_runtime
+                ):
+                    await asyncio.sleep(0.02)
+        with suppress(TimeoutError):  # the specifications' disk may be stuck
+            async with asyncio.timeout(RECOVER_SECONDS):
+                await configuration.read_cdi()
+        configuration.name_cards(cards.versions.driver, wiring.mode.runtime)
+
+    @property
+    def _knows_runtime(self) -> bool:
+        """By the API server; that of the last run where there is none to ask."""
+        cluster = self._wiring.cluster
+        is_away = cluster.is_reachable is False and bool(self._wiring.mode.runtime)
+        return self._settings.standalone or is_away or cluster.node is not None
 
     async def _recover(self) -> None:
         """Adopt lost grants from the kubelet, if it answers."""

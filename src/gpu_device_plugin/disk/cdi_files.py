@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,8 +13,6 @@ from gpu_device_plugin.errors import storage_errors
 
 _PREFIX = "gpu-device-plugin-"
 _MAX_BYTES = 4 << 20
-CDI_DIR_OF_OTHERS = Path("/etc/cdi")
-"""Where specifications lie that outlive a reboot; this agent writes none there."""
 
 
 class _CdiMount(msgspec.Struct, rename="camel"):
@@ -35,11 +33,11 @@ class _CdiFile(msgspec.Struct, rename="camel"):
     container_edits: _CdiEdits = msgspec.field(default_factory=_CdiEdits)
 
 
-def read_cdi_cards(directories: Iterable[Path]) -> list[CdiCards]:
+def read_cdi_cards(directory: Path) -> list[CdiCards]:
     """What the specifications of others name; one that cannot be read names nothing, as for the container runtime."""
     decoders = {".json": msgspec.json.decode, ".yaml": msgspec.yaml.decode}
     found = []
-    for path in (path for each in directories for path in sorted(each.glob("*"))):
+    for path in sorted(directory.glob("*")):
         if path.suffix not in decoders:
             continue
         try:

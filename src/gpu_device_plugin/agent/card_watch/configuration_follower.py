@@ -15,12 +15,13 @@ import structlog
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
-from gpu_device_plugin.disk.cdi_files import CDI_DIR_OF_OTHERS, read_cdi_cards
+from gpu_device_plugin.disk.cdi_files import read_cdi_cards
 from gpu_device_plugin.disk.device_nodes import imex_channels
 from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.last_good import LastGood
 from gpu_device_plugin.disk.mps_serving import kept_by_daemon, waits_for
-from gpu_device_plugin.domain.grants.cdi_spec import cards_in_cdi, has_cdi
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.grants.cdi_spec import CdiCards, cards_in_cdi, cdi_names, has_cdi
 from gpu_device_plugin.domain.grants.container_edits import CardsInCdi
 from gpu_device_plugin.domain.node.modes import MIG_PROFILE_LABEL
 from gpu_device_plugin.errors import ConfigError, shorten
@@ -68,42 +69,62 @@ class ConfigurationFollower:
         self._last_good = LastGood(kept_configuration(self.settings))
         self._is_in_force = not self.settings.config_file_srcdir
         self._has_base = self._is_in_force
-        self._cards = CardsInCdi()
-        self._is_decided = False
+        self._specs: Sequence[CdiCards] | None = None
+        self._cards: Sequence[Card] | None = None
+        self._driver = self._runtime = ""
 
-    async def name_cards(self, driver: str, runtime: str) -> None:
-        """Decide, for the life of this process, how containers' cards are named."""
-        is_by_index, place = self.in_force.current.is_by_index, self.settings.cdi_dir
-        shown = [card for card in self.node_store.read().cards if card.is_shown]
-        # Of a card in MIG mode a specification names only the instances.
-        whole = [card for card in shown if not card.hardware.is_mig]
-        wanted = [str(card.index) if is_by_index else card.uuid for card in whole]
-        places = [Path(place), CDI_DIR_OF_OTHERS] if place else []
-        specs = await self._thread.run(partial(read_cdi_cards, places))
-        found = cards_in_cdi(specs, wanted, driver)
-        if not found.problem and self._base.access.is_auto and not has_cdi(runtime):
-            text = f"the container runtime ({runtime or 'not known'}) has CDI not on by default"
-            found = CardsInCdi(found.kind, text)
-        self._cards, self._is_decided = found, True
+    @property
+    def may_choose(self) -> bool:
+        """Whether the way of cards into containers is, or may yet be, the agent's to choose."""
+        has_file = self.settings.config_file or self.settings.config_file_srcdir
+        return self._base.access.is_auto or bool(has_file and self._found.result is None)
+
+    async def read_cdi(self) -> None:
+        """Read the node's CDI specifications, which count for the life of this process."""
+        if self.settings.cdi_dir:
+            job = partial(read_cdi_cards, Path(self.settings.cdi_dir))
+            self._specs = await self._thread.run(job)
+
+    def name_cards(self, driver: str, runtime: str) -> None:
+        """From now on it is known how containers' cards are named, under any configuration."""
+        self._cards = [card for card in self.node_store.read().cards if card.is_shown]
+        self._driver, self._runtime = driver, runtime
         self._put_in_force(self._named(self.in_force.current))
         _log.info("cards are named", how=self.names)
+
+    def _in_cdi(self, base: Configuration) -> CardsInCdi:
+        """What the specifications say of the cards, and for `auto` the node too."""
+        if base.access.is_auto and not has_cdi(self._runtime):
+            known = self._runtime or "not known"
+            text = f"the container runtime ({known}) has CDI not on by default"
+            return CardsInCdi(problem=text)
+        if base.access.is_auto and not self._driver:
+            return CardsInCdi(problem="the driver had not answered when the agent started")
+        if self.settings.cdi_dir and self._specs is None:
+            return CardsInCdi(problem="the disk of the CDI specifications did not answer")
+        wanted = cdi_names(self._cards or (), is_by_index=base.is_by_index)
+        return cards_in_cdi(self._specs or (), wanted, self._driver)
 
     @property
     def names(self) -> str:
         """How containers' cards are named, where that was not simply set; empty before it is decided."""
-        access, problem = self.in_force.current.access, self._cards.problem
-        if not (self._is_decided and self._base.access.is_auto):
+        if self._cards is None or not self._base.access.is_auto:
             return ""
+        access, problem = self.in_force.current.access, self._in_cdi(self._base).problem
         how = f"cards by {', '.join(access.strategies)}"
         return f"{how}: {problem}" if problem else f"{how} ({access.cdi_kind})"
 
     def find_unnamed(self) -> str | None:
-        """Why containers cannot get the cards by the CDI names that the settings ask for."""
-        return (self._cards.problem or None) if self._base.access.asks_for_cdi else None
+        """What is wrong with the specification that is there; one elsewhere, which nobody sees here, may be right."""
+        access, found = self._base.access, self._in_cdi(self._base)
+        is_used = self._cards is not None and (access.asks_for_cdi or access.is_auto)
+        return found.problem if is_used and found.is_misfit else None
 
     def _named(self, wanted: Configuration) -> Configuration:
-        access = wanted.access.with_cdi(self._cards, is_by_index=wanted.is_by_index)
-        return replace(wanted, access=access) if self._is_decided else wanted
+        if self._cards is None:
+            return wanted
+        found, is_by_index = self._in_cdi(wanted), wanted.is_by_index
+        return replace(wanted, access=wanted.access.with_cdi(found, is_by_index=is_by_index))
 
     def run(self, _: None = None) -> None:
         """Look at labels and files; `follow` reads the files."""

@@ -1,9 +1,10 @@
 """CDI files: what stands in those of claims and slices, and by which names a container runtime finds it."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.grants.claims import DRIVER, Claim, ClaimRef, PreparedDevice
 from gpu_device_plugin.domain.grants.container_edits import (
     CARD_KIND,
@@ -113,9 +114,20 @@ class CdiCards(NamedTuple):
     files: frozenset[str]
 
 
+def cdi_names(cards: Iterable[Card], *, is_by_index: bool) -> list[str]:
+    """The names of cards, and of the instances of those in MIG mode, as the toolkit writes them."""
+    names = []
+    for card in cards:
+        parts = card.hardware.instances if card.hardware.is_mig else (None,)
+        for part in parts:
+            uuid, index = (part or card).uuid, f"{card.index}:{part.index}" if part else card.index
+            names.append(str(index) if is_by_index else uuid)
+    return names
+
+
 def cards_in_cdi(specs: Sequence[CdiCards], wanted: Collection[str], driver: str) -> CardsInCdi:
     """By which kind every card that is wanted has a name, with libraries of the driver that runs, as far as these are known."""
-    told = ""
+    misfit: CardsInCdi | None = None
     for kind in (CARD_KIND, NVIDIA_KIND):
         found = [spec for spec in specs if spec.kind == kind]
         missing = sorted({*wanted}.difference(*(spec.names for spec in found)))
@@ -126,10 +138,10 @@ def cards_in_cdi(specs: Sequence[CdiCards], wanted: Collection[str], driver: str
             why = f"brings driver {min(drivers)}, and {driver} runs"
         if found and not why:
             return CardsInCdi(kind)
-        told = told or (f"the CDI specification of {kind} {why}" if found else "")
-    return CardsInCdi(
-        problem=told or f"no CDI specification is of kind {CARD_KIND} or {NVIDIA_KIND}"
-    )
+        if found and not misfit:
+            misfit = CardsInCdi(kind, f"the CDI specification of {kind} {why}", is_misfit=True)
+    absent = f"no CDI specification is of kind {CARD_KIND} or {NVIDIA_KIND}"
+    return misfit or CardsInCdi(problem=absent)
 
 
 def has_cdi(runtime: str) -> bool:

@@ -42,11 +42,13 @@ NVIDIA_KIND = "nvidia.com/gpu"
 class CardsInCdi(NamedTuple):
     """By which kind the node's CDI specifications name its cards.
 
-    `problem`: why they cannot be given by CDI, empty where they can.
+    `problem`: why they cannot be given by CDI, empty where they can. `is_misfit`: because what a
+    specification of `kind` says is wrong.
     """
 
     kind: str = NVIDIA_KIND
     problem: str = ""
+    is_misfit: bool = False
 
 
 _CDI = frozenset({ListStrategy.CDI_ANNOTATIONS, ListStrategy.CDI_CRI})
