@@ -96,6 +96,21 @@ async def test_cards_that_all_hang_are_a_driver_that_hangs(
     assert not any(report.error for report in watch.reports if isinstance(report, Probe))
 
 
+async def test_a_driver_that_hangs_beside_a_card_that_was_slow_before_is_a_stall(
+    node: SimulatedNode, start: Start
+) -> None:
+    """The slow card was named in each round, and kept the others in the list for as long as the driver hung."""
+    names = uuids(node)
+    watch = start(node.library, HURRIED)
+    await watch.seen(Probe)
+    node.slow(0, 3600)
+    await watch.seen(Probe, Probe(names[0], NO_ANSWER).__eq__)
+    driver_library.set_fields(
+        node.state, [f"cards.{card}.slow_seconds=3600" for card in range(1, 4)]
+    )
+    await watch.seen(Stalled)
+
+
 async def test_cards_that_all_take_long_are_out_for_that_when_the_stall_is_over(
     node: SimulatedNode, start: Start
 ) -> None:

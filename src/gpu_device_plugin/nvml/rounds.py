@@ -49,7 +49,8 @@ class Rounds:
         self._began = -pace.probe_seconds
         self._is_wanted = self._is_shown = False
         self._named: int | None = None
-        self._told: set[int | None] = set()  # silent cards that were named in this round
+        # Silent cards that were named: again and again they would be signs of life of a driver that hangs.
+        self._told: set[int | None] = set()
         self.has_changed = False
         """Whether driver or cards differ from what was told."""
         self._failing: set[int] = set()  # cards whose last answer was an error
@@ -63,7 +64,7 @@ class Rounds:
         """Ask the next card, or wait for what happens; whether a round is over."""
         now = time.monotonic()
         if not self._to_ask and now - self._began >= self._pause():
-            self._began, self._is_wanted, self._told = now, False, set()
+            self._began, self._is_wanted = now, False
             self._to_ask = [None, *self._order]
         if self._to_ask:
             self._ask(self._to_ask.pop(0))
@@ -125,6 +126,7 @@ class Rounds:
         if found is None:
             return False
         index, value, is_late = found
+        self._told.discard(index)
         if index is None:
             self.has_changed = self.has_changed or value
         elif value is None:
