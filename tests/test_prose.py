@@ -112,10 +112,18 @@ def test_programs_and_chart_speak_in_plain_words() -> None:
 
 
 def test_no_program_sends_a_reader_to_a_file_that_only_the_repository_has() -> None:
-    """Who reads an Event or `why` has the program, and `kubectl gpu explain` in it."""
-    sources = (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
+    """Who reads an Event, `why` or what helm prints has the program, and `kubectl gpu explain` in it."""
+    said = {
+        path: list(said_by(path)) for path in (ROOT / "src" / "gpu_device_plugin").rglob("*.py")
+    }
+    for path in (CHART / "templates").rglob("*.*"):
+        text = path.read_text(encoding="utf-8")
+        refusals = re.findall(r'\bfail \(?(?:printf )?"([^"]*)"', text)
+        said[path] = [text] if path.name == "NOTES.txt" else refusals
+    assert len(said[CHART / "templates" / "_checks.tpl"]) > 30
+    elsewhere = re.compile(r"\b(?:docs|samples)/\S")
     found = [
-        (p.name, text) for p in sources for text in said_by(p) if re.search(r"\bdocs/\S", text)
+        (p.name, text) for p, texts in said.items() for text in texts if elsewhere.search(text)
     ]
 
     assert found == []

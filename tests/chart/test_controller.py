@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import NAME, RefusedError, agent, manifests, render, rights
+from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, render, rights
 from tests.test_docs import page
 
 from gpu_device_plugin.controller.leader import GIVE_UP_SECONDS
@@ -72,6 +72,28 @@ def test_more_replicas_than_one_bring_a_disruption_budget() -> None:
             for made in (manifests(ON), manifests(ON, f"{part}.replicas=2"))
         ]
         assert budgets == [set(), {name}]
+
+
+def test_the_page_of_upgrades_has_the_defaults_that_changed() -> None:
+    """Who had the controller with a scheduler of the cluster's own sets them before the upgrade."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    rows = re.findall(
+        r"^\| (`(?:controller|scheduler)\..*?) \| `.*?` \| `(.*?)` \|",
+        page("docs/operations/upgrade.md"),
+        re.MULTILINE,
+    )
+    told = {name: now for names, now in rows for name in re.findall(r"`(.*?)`", names)}
+    assert set(told) == {
+        "scheduler.enabled",
+        "controller.replicas",
+        "scheduler.replicas",
+        "controller.webhook.enabled",
+    }
+    for name, now in told.items():
+        value: Any = values
+        for key in name.split("."):
+            value = value[key]
+        assert value == yaml.safe_load(now), name
 
 
 def test_a_small_cluster_has_room_for_it() -> None:
@@ -143,11 +165,11 @@ def test_both_ways_name_the_scheduler_of_the_same_pods_and_refuse_none() -> None
     assert entry["matchConditions"] == spec["matchConditions"]
     assert entry["failurePolicy"] == spec["failurePolicy"] == "Ignore"
     assert entry["clientConfig"]["service"]["path"] == NAME_SCHEDULER
-    (claims,) = one(policy, "MutatingAdmissionPolicyBinding", f"{NAME}-scheduler-name")["spec"][
-        "matchResources"
-    ]["namespaceSelector"]["matchExpressions"]
-    assert claims in entry["namespaceSelector"]["matchExpressions"]
-    assert (claims["key"], claims["operator"]) == (ALLOCATION_API_LABEL, "NotIn")
+    binding = one(policy, "MutatingAdmissionPolicyBinding", f"{NAME}-scheduler-name")["spec"]
+    assert entry["namespaceSelector"] == binding["matchResources"]["namespaceSelector"]
+    assert [
+        (each["key"], each["operator"]) for each in entry["namespaceSelector"]["matchExpressions"]
+    ] == [("kubernetes.io/metadata.name", "NotIn"), (ALLOCATION_API_LABEL, "NotIn")]
 
 
 def test_its_pods_have_the_time_that_a_leader_needs_to_end() -> None:

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.chart.rendering import NAME, RefusedError, manifests, one, rights
+import yaml
+from tests.chart.rendering import NAME, RefusedError, manifests, one, render, rights
 
 from gpu_device_plugin.controller import model_rules
 from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_ANNOTATION
@@ -117,6 +118,33 @@ def test_the_controller_may_read_its_config_maps_and_write_one_webhook_configura
     without = manifests(ON, "scheduler.namedBy=nobody")
     allowed = rights(one(without, "ClusterRole", CONTROLLER))
     assert not any("webhook" in resource for _, resource, _ in allowed)
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "settings", "may_write"),
+    [
+        ("1.36.3", (), False),
+        ("1.36.3", (WEBHOOK,), True),
+        ("1.35.2", (), True),
+        ("1.35.2", ("scheduler.namedBy=nobody",), False),
+        (
+            "1.35.2",
+            (
+                "controller.webhook.caBundle=-----BEGIN CERTIFICATE-----",
+                "controller.tls.secretName=mine",
+            ),
+            False,
+        ),
+    ],
+)
+def test_the_right_to_write_it_goes_with_the_webhook(
+    kubernetes: str, settings: tuple[str, ...], *, may_write: bool
+) -> None:
+    """As docs/security.md says: before 1.36 the scheduler's name needs a webhook too."""
+    secrets = ("controller.tls.clientSecretName=client",)
+    made = yaml.safe_load_all(render(ON, *settings, *secrets, kubernetes=kubernetes))
+    role = one([each for each in made if each], "ClusterRole", CONTROLLER)
+    assert any("webhook" in resource for _, resource, _ in rights(role)) is may_write
 
 
 def test_the_controllers_policy_lets_it_write_nothing_of_a_node_but_the_series() -> None:

@@ -125,6 +125,33 @@ async def test_the_reason_has_the_figures_of_the_card_that_has_most_left(tmp_pat
     assert shared["FailedNodes"] == {"shared": f"{text} 6 units left"}
 
 
+async def test_the_emptiest_card_is_that_of_the_largest_free_part_and_of_too_many_nodes_none_is_sought(
+    tmp_path: Path,
+) -> None:
+    """A card with all memory and little compute left is full; the words may not hold up an answer."""
+    pods = (
+        pod("a", 1, 90, on="n1", annotations=held(0, 1, 90)),
+        pod("b", 10, 40, on="n2", annotations=held(0, 10, 40)),
+    )
+    nodes = tuple(node(f"n{number}", 1) for number in range(1, 102))
+    names = [each["metadata"]["name"] for each in nodes]
+    large = pod("new", 100, 50)
+    async with a_controller(tmp_path, nodes, pods) as found:
+        two = await found.filter(pod("new", 15, 50), "n1", "n2")
+        many = await found.filter(large, *names)
+        fewer = await found.filter(large, *names[:100])
+
+    text = "node(s) didn't have enough device resources to allocate"
+    assert set(two["FailedNodes"].values()) == {
+        f"{text}: the emptiest card has 5 units and 60 % left"
+    }
+    said = [
+        set((each.get("FailedAndUnresolvableNodes") or each["FailedNodes"]).values())
+        for each in (many, fewer)
+    ]
+    assert said == [{text}, {f"{text}: the emptiest card has 15 units and 100 % left"}]
+
+
 async def test_the_first_of_equal_nodes_has_most_points_and_the_worst_has_none(
     tmp_path: Path,
 ) -> None:

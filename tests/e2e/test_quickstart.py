@@ -105,5 +105,5 @@ def check_views(cluster: Cluster) -> None:
     assert f"{SLICE_MIB} MiB of card 0, 30 % of its compute" in kubectl_gpu(
         cluster, "why", "default/first-slice"
     )
-    assert "0 problems" in kubectl_gpu(cluster, "doctor")
+    assert ": 0 problems" in kubectl_gpu(cluster, "doctor")
     assert f"{SLICE_MIB}" in kubectl_gpu(cluster, "top")

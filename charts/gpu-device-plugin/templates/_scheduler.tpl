@@ -29,8 +29,11 @@ for it, and it is no DaemonSet's, whose pods belong to one node each.
     !object.metadata.?ownerReferences.orValue([]).exists(o, o.kind == 'DaemonSet' && o.?controller.orValue(false))
 {{- end }}
 
-{{/* Where pods use claims, the cluster's own scheduler sees cards. */}}
+{{/* Not what the cluster needs to start. Where pods use claims, the cluster's own scheduler sees cards. */}}
 {{- define "gpu-device-plugin.namedNamespaces" -}}
+- key: kubernetes.io/metadata.name
+  operator: NotIn
+  values: [kube-system]
 - key: gpu-device-plugin/allocation-api
   operator: NotIn
   values: [dra]

@@ -1,6 +1,6 @@
 """Which checks a node runs: for each the reason, what finds it, and its cure.
 
-Each reason stands in docs/operations/events.md too, to which `kubectl gpu doctor` points. Not here are faults that the part which
+Each reason stands in docs/operations/events.md too, whose words `kubectl gpu explain` has. Not here are faults that the part which
 offers cards must set or end in that same step, because a check may come 5 s later: OtherPlugin (mode_follower), ConfigurationMissing
 (configuration_follower), LayoutNotServed (LayoutCheck), IsolationLibraryMissing (library_installer), CdiDirNotWritable (claim_service).
 """
@@ -109,7 +109,7 @@ def _find_idle_mode(node_store: NodeStore) -> str | None:
 
 def _upgrade_check(of: Wiring) -> Check[str | None]:
     cluster = of.cluster
-    cure = "none, unless the state stays"
+    cure = "none, unless the state stays: then pods hold the old driver, kubectl drain NODE --ignore-daemonsets"
     return Check(
         "DriverUpgrade",
         lambda: find_driver_upgrade(cluster.node.labels if cluster.node else {}),

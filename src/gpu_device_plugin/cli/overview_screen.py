@@ -136,7 +136,8 @@ class OverviewScreen:
             is_problem = finding.level is Level.PROBLEM
             style = "bold red" if is_problem else "yellow"
             self._hanging(f"{finding.level.value:<9}", finding.what, style)
-            self._hanging("      -> ", finding.cure)
+            if finding.cure:
+                self._hanging("      -> ", finding.cure)
         problems = sum(finding.level is Level.PROBLEM for finding in found)
         notes = count_noun(len(found) - problems, "note")
         self._console.print(f"{examined}: {count_noun(problems, 'problem')}, {notes}")

@@ -69,7 +69,7 @@ class Extender:
         return filter_answer(question, kept, why)
 
     def _reason(self, misfit: Misfit, names: Sequence[str]) -> str:
-        """With the card that has most left, where it is that no card has enough: the sum of a node tells nothing."""
+        """With the card of which the largest part is free, where no card has enough: the sum of a node tells nothing."""
         if misfit.text != NOT_ENOUGH_TEXT or len(names) > _MOST_LOOKED_AT:
             return misfit.text
         rooms = (room for name in names for room in self._ledger.rooms(name))

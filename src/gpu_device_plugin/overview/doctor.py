@@ -223,7 +223,7 @@ def _enforcers(facts: Installation) -> Iterator[Finding]:
             nodes.setdefault(text, []).append(view.name)
     for text, names in sorted(nodes.items()):
         held = "there are" if text.startswith("no slices") else "memory of new slices is held by"
-        yield note(f"{held} {text} on {few(names)}", "kubectl gpu explain MemoryLimitUnavailable")
+        yield note(f"{held} {text} on {few(names)}", "")
 
 
 def _older_configurations(facts: Installation) -> Iterator[Finding]:

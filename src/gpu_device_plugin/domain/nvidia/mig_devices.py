@@ -132,7 +132,7 @@ def profile_of(asked: str, model: str, memory_mib: MiB) -> Profile:
     if found is None:
         known = ", ".join(sorted({each.name for each in MODELS}))
         raise ConfigError(
-            f"MIG profile {asked!r}: the table has no "
+            f"MIG profile {asked!r}: the agent's table of MIG profiles has no "
             f"{model} with {memory_mib} MiB; it has {known}. Cut this card with nvidia-smi, without a "
             f"MIG profile of the node: what is there is offered"
         )
