@@ -491,7 +491,7 @@ def test_the_notes_show_what_the_mode_offers_and_a_test_only_where_there_is_one(
     )
     assert ("helm test" in said) == bool(tested)
     assert f"on a node in mode {mode} with room for 1 {tested}:\n" in said or not tested
-    assert ("A first slice is a container's" in said) == (mode == "core_mem")
+    assert ("A first slice: " in said) == (mode == "core_mem")
 
 
 def test_the_notes_say_that_sharing_needs_another_mode() -> None:
