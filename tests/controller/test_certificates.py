@@ -31,7 +31,14 @@ from gpu_device_plugin.web.certificate_authority import (
     SERVING,
     renew,
 )
-from gpu_device_plugin.web.extender_server import PREFIX, Callers, ExtenderServer, Handlers
+from gpu_device_plugin.web.extender_server import (
+    MUTATE,
+    NAME_SCHEDULER,
+    PREFIX,
+    Callers,
+    ExtenderServer,
+    Handlers,
+)
 
 _NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)  # real: OpenSSL has no other
 _DAY = datetime.timedelta(days=1)
@@ -79,6 +86,7 @@ async def serving(
         inspect=_inspected,
         trouble=lambda: "",
         mutate=lambda _: b"{}",
+        name_scheduler=lambda _: b"{}",
     )
     callers = Callers(settings.client_name, settings.webhook_client_name)
     server = ExtenderServer("127.0.0.1:0", handlers, 1 << 20, kept.tls, callers)
@@ -122,7 +130,8 @@ async def test_only_who_shows_the_schedulers_certificate_may_filter_and_bind(
         for verb in ("filter", "prioritize", "preempt", "bind"):
             assert await status(port, f"{PREFIX}/{verb}", scheduler) == 200
             assert await status(port, f"{PREFIX}/{verb}", anybody) == 403
-        assert await status(port, "/mutate", anybody) == 200
+        for path in (MUTATE, NAME_SCHEDULER):
+            assert await status(port, path, anybody) == 200
 
 
 async def test_where_the_api_server_shows_a_certificate_nobody_else_reaches_the_webhook(
@@ -138,10 +147,11 @@ async def test_where_the_api_server_shows_a_certificate_nobody_else_reaches_the_
     async with running() as (server, api), serving(api, settings, Clock(_NOW)) as (_, port):
         ours = held(server)
         asking = a_client({**made, AUTHORITY: ours[AUTHORITY]}, tmp_path)
-        assert await status(port, "/mutate", asking) == 200
+        assert await status(port, MUTATE, asking) == 200
         assert await status(port, f"{PREFIX}/bind", asking) == 403
         for other in (a_client(ours, tmp_path), a_client(ours, tmp_path, shows=False)):
-            assert await status(port, "/mutate", other) == 403
+            for path in (MUTATE, NAME_SCHEDULER):
+                assert await status(port, path, other) == 403
         assert await status(port, f"{PREFIX}/bind", a_client(ours, tmp_path)) == 200
 
 
