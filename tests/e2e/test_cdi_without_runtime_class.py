@@ -53,7 +53,11 @@ def lay_out(node: SimulatedNode, nvidia_smi: NvidiaSmi) -> None:
 
 def write_specification(cluster: Cluster) -> None:
     """What the chart's init containers do, on the node's own paths."""
-    values = ("cdi.generator=/toolkit/nvidia-ctk", f"cdi.hook={cdi_hook_path()}")
+    values = (
+        "deviceListStrategy=auto",
+        "cdi.generator=/toolkit/nvidia-ctk",
+        f"cdi.hook={cdi_hook_path()}",
+    )
     places = (f"nvidiaDriverRoot={DRIVER}", f"dra.cdiDir={cluster.node.cdi_directory}")
     of_node = {"/driver-root": str(DRIVER), "/specification": str(STATE / "specification")}
     for container in pod_of_chart(manifests(*values, *places))["initContainers"]:
