@@ -20,6 +20,7 @@ from gpu_device_plugin.kubernetes.client.wire import Bare, Item, RawList, Status
 
 _log = structlog.get_logger(__name__)
 _FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
+_NO_SUCH_API = b"404 page not found\n"  # as Go's net/http words it; a proxy's page is another
 _REFUSED_SECONDS = 120.0  # the longest pause of a source that is refused again and again
 _OPENED_SECONDS = 30.0  # until a watch has to be open
 _OVERDUE = 0.75  # of the time after which a silent watch is opened again
@@ -186,7 +187,7 @@ class Reflection(Generic[Item]):
         ask = partial(self._api.call_in_turn, deadline_seconds=None)
         version = ""
         async for answer in pages(ask, self._source.path, self._source.query):
-            if self._source.is_optional and answer.status in (_FORBIDDEN, _NOT_FOUND):
+            if self._source.is_optional and (answer.status == _FORBIDDEN or _is_lacked(answer)):
                 await self._do_without(answer)
                 return
             version = self._page(answer, found)
@@ -313,3 +314,9 @@ class Reflection(Generic[Item]):
         if code == _GONE:
             self._version = ""
         raise ClusterError(f"watch of {self._source.path}: {text}")
+
+
+def _is_lacked(answer: Answer) -> bool:
+    """Whether the API server has no such API."""
+    is_plain = answer.status == _NOT_FOUND and answer.body == _NO_SUCH_API
+    return is_plain or answer.is_not_found
