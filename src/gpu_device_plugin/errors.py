@@ -16,6 +16,7 @@
     - ClusterError
       . ThrottledError       the API server asks to come later
         - GaveUpError        it had begun: the call may have been carried out
+      . NotSentError         there was no connection
       . AccessError          no kubeconfig, or it is not allowed        -> do not retry
         - WrongServerError   its server has no address, or is not trusted
     - StorageError
@@ -139,6 +140,10 @@ class ThrottledError(ClusterError):
 
 class GaveUpError(ThrottledError):
     """The Kubernetes API began with a call and failed; it may have been carried out."""
+
+
+class NotSentError(ClusterError):
+    """There was no connection to the API server, so it has begun with nothing."""
 
 
 class TooLongError(ClusterError):

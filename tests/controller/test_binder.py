@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,11 +39,13 @@ class Replica:
     left_seconds: float = 4.0
     leads: bool = True
     loses_it: bool = False
+    api_port: int = 0  # where the API server is said to be; 0 for where it is
+    outcome: str = ""
 
     async def load(self) -> Credentials:
         """Credentials: reading them takes time, in which the lead may be lost."""
         self.leads = not self.loses_it
-        return Credentials(f"http://127.0.0.1:{self.server.port}")
+        return Credentials(f"http://127.0.0.1:{self.api_port or self.server.port}")
 
     async def read(self, _ref: PodRef, _seconds: float) -> ClusterPod | None:
         """Nobody says whether a binding without an answer has come about."""
@@ -52,6 +55,9 @@ class Replica:
         """Nor does a list."""
         raise ClusterError("away")
 
+    def ended(self, outcome: str) -> None:
+        self.outcome = outcome
+
     async def bind(self) -> str:
         """Why the pod is not bound, or ""."""
         view = View(
@@ -59,7 +65,7 @@ class Replica:
             self.unbound,
             lambda: "" if self.leads else "one does not lead",
             lambda: self.left_seconds,
-            lambda _outcome: None,
+            self.ended,
         )
         api = ApiServer(self.load)
         binder = Binder(self.ledger, api, view)
@@ -108,3 +114,14 @@ async def test_a_binding_is_given_up_before_another_replica_can_bind(
             assert "pods/new/binding" in await replica.bind()
         assert replica.ledger.reserved == 1
         slow.go_on.set()
+
+
+async def test_a_binding_without_a_connection_was_not_sent_and_is_in_no_doubt() -> None:
+    """An API server that starts again refuses connections: kube-scheduler tries again, anywhere."""
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # and does not listen
+        async with a_replica() as replica:
+            replica.api_port = deaf.getsockname()[1]
+            assert "connection refused" in await replica.bind()
+            assert replica.outcome == "refused"
+            assert replica.ledger.reserved == 0

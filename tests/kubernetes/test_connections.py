@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
-from gpu_device_plugin.errors import ClusterError, WrongServerError
+from gpu_device_plugin.errors import ClusterError, NotSentError, WrongServerError
 from gpu_device_plugin.kubernetes.client.api_connections import connection_error
 
 PLACE = SimpleNamespace(host="api.example", port=6443, ssl=True, is_ssl=True)
@@ -22,20 +22,20 @@ PLACE = SimpleNamespace(host="api.example", port=6443, ssl=True, is_ssl=True)
         ),
         (
             socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
-            ClusterError,
+            NotSentError,
             "Temporary failure in name resolution",
         ),
         (
             ConnectionRefusedError(111, "refused"),
-            ClusterError,
+            NotSentError,
             "cannot reach https://k8s through api.example:6443: connection refused",
         ),
         (
             ConnectionResetError(),
-            ClusterError,
+            NotSentError,
             "cannot reach https://k8s through api.example:6443: no TLS handshake; does it serve HTTPS?",
         ),
-        (OSError(113, "No route to host"), ClusterError, "No route to host"),
+        (OSError(113, "No route to host"), NotSentError, "No route to host"),
     ],
 )
 def test_only_a_name_that_nobody_has_is_hopeless(
@@ -62,3 +62,10 @@ def test_silence_names_what_was_asked() -> None:
     found = connection_error("https://k8s", "GET /api/v1/nodes", TimeoutError())
 
     assert str(found) == "https://k8s does not answer GET /api/v1/nodes in time"
+
+
+def test_only_without_a_connection_it_is_certain_that_nothing_was_sent() -> None:
+    """A binding that was sent may come about after all."""
+    unconnected, silent = aiohttp.ConnectionTimeoutError(), aiohttp.SocketTimeoutError()
+    kinds = [type(connection_error("https://k8s", "POST", each)) for each in (unconnected, silent)]
+    assert kinds == [NotSentError, ClusterError]

@@ -11,7 +11,13 @@ from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.fractions.node_fit import Misfit
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold, wish_annotations
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.errors import AccessError, ClusterError, GaveUpError, ThrottledError
+from gpu_device_plugin.errors import (
+    AccessError,
+    ClusterError,
+    GaveUpError,
+    NotSentError,
+    ThrottledError,
+)
 from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.extender_messages import binding_answer, read_binding
@@ -254,7 +260,7 @@ async def bind_pod(
         Why the API server refused, or "" if the pod is bound.
 
     Raises:
-        NotBoundError: It is throttled, the server does not know us, or `seconds` says so, which is
+        NotBoundError: It is throttled, there is no connection, the server does not know us, or `seconds` says so, which is
             asked again directly before it is sent.
         ClusterError: No answer, or 5xx of a failure half way: the pod may be bound or not.
     """
@@ -276,7 +282,7 @@ async def bind_pod(
         answer = await api.call(request, deadline_seconds=seconds())
     except GaveUpError:
         raise
-    except (ThrottledError, AccessError) as error:
+    except (ThrottledError, AccessError, NotSentError) as error:
         raise NotBoundError(str(error)) from error
     if answer.status >= 500:
         raise ClusterError(f"binding of {ref}: {answer.text}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from gpu_device_plugin.errors import ClusterError, TooLongError, WrongServerError
+from gpu_device_plugin.errors import ClusterError, NotSentError, TooLongError, WrongServerError
 
 # The resolver knows that there is no such name; any other trouble of it may pass.
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
@@ -75,7 +75,9 @@ def connection_error(server: str, asked: str, error: Exception) -> ClusterError:
     if isinstance(error, _BROKEN_OFF):
         return ClusterError(f"{server} broke off its answer to {asked}")
     if isinstance(error, TimeoutError):
-        return ClusterError(f"{server} does not answer {asked} in time")
+        is_connected = not isinstance(error, aiohttp.ConnectionTimeoutError)
+        kind = ClusterError if is_connected else NotSentError
+        return kind(f"{server} does not answer {asked} in time")
     return ClusterError(f"{asked}: {str(error) or type(error).__name__}")
 
 
@@ -86,7 +88,7 @@ def _unconnected(server: str, error: aiohttp.ClientConnectorError) -> ClusterErr
     if isinstance(cause, socket.gaierror) and cause.errno in _NO_SUCH_NAME:
         return WrongServerError(f"{place}: no such host ({cause.strerror})")
     if isinstance(cause, ConnectionRefusedError):
-        return ClusterError(f"{place}: connection refused")
+        return NotSentError(f"{place}: connection refused")
     if server.startswith("https") and isinstance(cause, ssl.SSLError | ConnectionResetError):
-        return ClusterError(f"{place}: no TLS handshake; does it serve HTTPS?")
-    return ClusterError(f"{place}: {cause.strerror or cause}")
+        return NotSentError(f"{place}: no TLS handshake; does it serve HTTPS?")
+    return NotSentError(f"{place}: {cause.strerror or cause}")
