@@ -73,6 +73,52 @@ async def test_victims_that_free_no_card_are_corrected(tmp_path: Path) -> None:
     assert told == {"n1": (["a", "cpu"], 0)}
 
 
+OLD, YOUNG = "2026-11-01T00:00:00Z", "2026-11-20T00:00:00Z"
+
+
+async def test_one_pod_goes_before_three_that_are_younger(tmp_path: Path) -> None:
+    """All lie on one card; six units are asked."""
+    small = [of(0, on_card(name, 0, 2), created=YOUNG) for name in ("y1", "y2", "y3")]
+    pods = (of(0, on_card("x", 0, 9), created=OLD), *small)
+    async with a_controller(tmp_path, (node("n1", 1),), pods) as found:
+        assert await victims(found, of(URGENT, pod("new", 6, 30))) == {"n1": (["x"], 0)}
+
+
+async def test_the_fewest_pods_go_for_two_containers(tmp_path: Path) -> None:
+    """One card is left for each of them; three young pods lie on the card between."""
+    small = [of(0, on_card(name, 1, 4), created=YOUNG) for name in ("y1", "y2", "y3")]
+    one, two = of(0, on_card("c0", 0, 12)), of(0, on_card("c2", 2, 12), created=OLD)
+    async with a_controller(tmp_path, (node("n1", 3),), (one, *small, two)) as found:
+        assert await victims(found, _of_two_containers(13)) == {"n1": (["c0", "c2"], 0)}
+
+
+async def test_the_fewest_of_more_pods_than_can_be_tried_in_every_way(tmp_path: Path) -> None:
+    """Four cards with twelve small pods each, and two with one pod each, which is older."""
+    many = [of(0, on_card(f"{c}-{n}", c, 1), created=YOUNG) for c in range(4) for n in range(12)]
+    large = [of(0, on_card(f"large-{c}", c, 12), created=OLD) for c in (4, 5)]
+    async with a_controller(tmp_path, (node("n1", 6),), (*many, *large)) as found:
+        told = await victims(found, _of_two_containers(13))
+
+    assert told == {"n1": (["large-4", "large-5"], 0)}
+
+
+def _of_two_containers(units: int) -> Json:
+    made = of(URGENT, pod("new", units, 30))
+    made["spec"]["containers"].append({**made["spec"]["containers"][0], "name": "b"})
+    return made
+
+
+async def test_victims_free_the_processor_that_is_missing(tmp_path: Path) -> None:
+    """kube-scheduler proposes `busy` for its 8 cores; alone it frees no card."""
+    busy = pod("busy", 3, 5, on="n1", annotations=held(0, 3, 5), cpu="8")
+    pods = (busy, on_card("a", 0, 10), on_card("b", 1, 13))
+    async with a_controller(tmp_path, (node("n1", cpu="8"),), pods) as found:
+        asking = of(URGENT, pod("new", 8, 30, cpu="4"))
+        assert await victims(found, asking, {"n1": ["busy"]}) == {"n1": (["a", "busy"], 0)}
+        small = of(URGENT, pod("new", 8, 30))
+        assert await victims(found, small, {"n1": ["busy"]}) == {"n1": (["a"], 0)}
+
+
 async def test_a_node_whose_sums_fit_gets_the_cheapest_victims(tmp_path: Path) -> None:
     """The lowest priority first, then the fewest pods, then the youngest."""
     late = "2026-11-20T00:00:00Z"
@@ -99,22 +145,33 @@ def _is_known(found: Running, name: str) -> bool:
 
 async def test_nobody_is_evicted_for_nothing(tmp_path: Path) -> None:
     """Where no eviction helps, where there is room, and where a pod that ends will make it."""
-    ending = of(0, on_card("ending", 0, 8, on="ends"))
+    ending = of(URGENT + 1, on_card("ending", 0, 10, on="ends"))
     ending["metadata"]["deletionTimestamp"] = "2026-11-28T00:00:00Z"
-    pods = (of(URGENT, on_card("equal", 0, 10)), ending)
-    nodes = (node("n1", 1), node("free", 1), node("ends", 1))
+    other = of(0, on_card("other", 1, 10, on="ends"))
+    pods = (of(URGENT, on_card("equal", 0, 10)), ending, other)
+    nodes = (node("n1", 1), node("free", 1), node("ends"))
     async with a_controller(tmp_path, nodes, pods) as found:
         asked: dict[str, list[str]] = {"n1": [], "free": [], "ends": [], "unknown": []}
         assert await victims(found, of(URGENT, pod("new", 10, 30)), asked) == {}
         assert await victims(found, of(URGENT, pod("huge", 16, 30)), asked) == {}
 
 
+async def test_a_victim_that_is_ending_is_not_named_again(tmp_path: Path) -> None:
+    ending, other = on_card("ending", 0, 4), on_card("other", 0, 9)
+    ending["metadata"]["deletionTimestamp"] = "2026-11-28T00:00:00Z"
+    async with a_controller(tmp_path, (node("n1", 1),), (ending, other)) as found:
+        asking = of(URGENT, pod("new", 14, 30))
+        told = await victims(found, asking, {"n1": ["ending", "other"]})
+        cpu_alone = await victims(found, of(URGENT, pod("new", 2, 5)), {"n1": ["ending"]})
+
+    assert told == {"n1": (["other"], 0)}
+    assert cpu_alone == {"n1": (["ending"], 0)}
+
+
 async def test_a_pod_of_several_containers_evicts_on_several_cards(tmp_path: Path) -> None:
     pods = (on_card("a", 0, 10), on_card("b", 1, 10), on_card("c", 2, 10))
-    both = of(URGENT, pod("new", 12, 30))
-    both["spec"]["containers"].append({**both["spec"]["containers"][0], "name": "b"})
     async with a_controller(tmp_path, (node("n1", 3),), pods) as found:
-        ((chosen, _),) = (await victims(found, both)).values()
+        ((chosen, _),) = (await victims(found, _of_two_containers(12))).values()
 
     assert len(chosen) == 2
 
@@ -146,6 +203,39 @@ async def test_a_budget_is_broken_only_where_nobody_else_can_go(tmp_path: Path) 
         await put_budget(found.server, 1, {"matchExpressions": [expression]})
         await until(lambda: budgets.found["ns/keep"].status.disruptions_allowed == 1)
         assert await victims(found, asking) == {"n1": (["kept"], 0)}
+
+
+async def test_what_a_budget_allows_is_not_exceeded_where_others_can_go(tmp_path: Path) -> None:
+    """It allows one of its pods to go, and each choice with two of them has another beside it."""
+    one_card = [of(0, on_card(name, 0, 3), created=YOUNG, app="kept") for name in ("p1", "p2")]
+    one_card.append(of(0, on_card("n", 0, 8), created=OLD))
+    two = [of(0, on_card(f"k{c}", c, 12, on="n2"), created=YOUNG, app="kept") for c in (0, 1)]
+    two += [of(0, on_card(f"u{c}", c, 12, on="n2"), created=OLD) for c in (2, 3)]
+    nodes = node("n1", 1), node("n2", 4)
+    async with a_controller(tmp_path, nodes, (*one_card, *two)) as found:
+        await put_budget(found.server, 1, {"matchLabels": {"app": "kept"}})
+        await until(lambda: "ns/keep" in found.controller.budgets.found)
+        assert await victims(found, of(URGENT, pod("new", 7, 30))) == {"n1": (["n"], 0)}
+        ((chosen, broken),) = (await victims(found, _of_two_containers(13), {"n2": []})).values()
+
+    assert (len(chosen), broken) == (2, 0)
+
+
+async def test_pods_of_a_namespace_without_budgets_go_while_nobody_tells_of_others(
+    tmp_path: Path,
+) -> None:
+    """The lists of the pods that a budget selects fail."""
+    free = of(5, on_card("free", 1, 8))
+    free["metadata"]["namespace"] = "other"
+    pods = (of(0, on_card("kept", 0, 8), app="kept"), free)
+
+    def fails(seen: ApiRequest) -> web.Response | None:
+        return status(500, "slow") if seen.query.get("labelSelector") == "app=kept" else None
+
+    async with a_controller(tmp_path, (node("n1"),), pods, fault=fails) as found:
+        await put_budget(found.server, 1, {"matchLabels": {"app": "kept"}})
+        await until(lambda: "ns/keep" in found.controller.budgets.found)
+        assert await victims(found, of(URGENT, pod("new", 10, 30))) == {"n1": (["free"], 0)}
 
 
 async def test_budgets_are_asked_about_only_where_somebody_has_to_be_chosen(tmp_path: Path) -> None:

@@ -256,12 +256,12 @@ class ClusterLedger:
         ]
 
     def evictable(self, node: str, priority: int) -> Mapping[PodRef, tuple[PodHold, Standing]]:
-        """What bound pods of a lower priority hold of a node."""
+        """What bound pods of a lower priority hold of a node, and those that are ending already."""
         bound = self._bound.get(node, {})
         return {
             ref: (hold, standing)
             for ref, hold in bound.items()
-            if (standing := self._standing[ref]).priority < priority
+            if (standing := self._standing[ref]).priority < priority or standing.is_ending
         }
 
     def _free_milli(self, node: str, but: PodRef | None = None) -> int:

@@ -82,7 +82,8 @@ class DisruptionBudgets:
                 selected = await asyncio.gather(*map(self._selected, looked_into))
         except (ClusterError, TimeoutError) as error:
             _log.warning("budgets not known", error=str(error) or "no answer in time")
-            unknown, selected = unknown | spaces, []
+            selected = []
+            unknown |= {budget.metadata.namespace for budget in looked_into}
         for budget, uids in zip(looked_into, selected, strict=False):
             for uid in uids:
                 members.setdefault(uid, []).append(_key(budget))

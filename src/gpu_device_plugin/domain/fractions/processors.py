@@ -50,8 +50,10 @@ class Processors:
         for uid in self._pods.keys() - uids:
             self.drop(uid)
 
-    def free(self, name: str) -> int:
-        """What no pod requests of a node; plenty where nobody says how much it has."""
+    def free(self, name: str, gone: Collection[str] = ()) -> int:
+        """What no pod but those with the uids `gone` requests of a node; plenty where nobody says how much it has."""
         if name not in self._allocatable:
             return PLENTY_CPU_MILLI
-        return max(0, self._allocatable[name] - self._taken[name])
+        left = (self._pods[uid] for uid in gone if uid in self._pods)
+        freed = sum(milli for node, milli in left if node == name)
+        return max(0, self._allocatable[name] - self._taken[name] + freed)
