@@ -204,6 +204,7 @@ class _Rounds:
         self._known = {card.uuid: (False, card.error) for card in opened.shown if card.error}
         self._asked: list[str] = []  # in the order of their last questions
         self._answered_at: dict[str, float] = {}
+        self._named: set[str] = set()  # silent cards, since they were asked
         self._tasks: set[asyncio.Task[None]] = set()
         self._began = -1e9
 
@@ -220,7 +221,7 @@ class _Rounds:
         self._tell_silent()
         if self._driver.answers:
             failing = any(card.error or not card.is_there for card in self._opened.cards)
-            is_unreadable = len(self._opened.cards) < len(self._opened.shown)
+            is_unreadable = any(error for _, error in self._known.values())
             self.reopen = "failing" if failing or is_unreadable else ""
             if self._opened.is_stale(self._driver):
                 self.reopen = "changed"
@@ -247,6 +248,7 @@ class _Rounds:
     async def _answer(self, card: SimulatedCard) -> None:
         await self._driver.ask(card)
         now = self._answered_at[card.uuid] = asyncio.get_running_loop().time()
+        self._named.discard(card.uuid)
         is_late = now - self._since.pop(card.uuid) >= SLOW_SECONDS
         if card.uuid not in self._known:
             self._known[card.uuid] = is_late, card.error
@@ -266,7 +268,8 @@ class _Rounds:
     def _tell_silent(self) -> None:
         silent = [card for card in self._opened.cards if self._is_silent(card)]
         for card in silent:
-            if card.uuid in self._known:
+            if card.uuid in self._known and card.uuid not in self._named:
+                self._named.add(card.uuid)
                 probe = {"uuid": card.uuid, "error": _NO_ANSWER}
                 self._say(kind="probes", cards=[probe])
         told = self._known.keys() | {card.uuid for card in silent}
