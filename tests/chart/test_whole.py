@@ -21,6 +21,7 @@ PARTS = (
     "mps.enabled=true",
     "migManager.enabled=true",
     "memoryEnforcer=auto",
+    "deviceListStrategy=auto",
     "networkPolicy.enabled=true",
     "resourceQuota.enabled=true",
     "grafanaDashboard.enabled=true",
