@@ -287,14 +287,24 @@ def _slices(
         pod = life.pod.namespace, life.pod.name
         for container in life.pod.containers:
             has = containers.get((life.pod.uid, container.name), Has())
-            for uuid, share in has.shares.items():
+            lacks = container.kind is ContainerKind.INIT and _lacks_an_init(node, life)
+            for uuid, size in _sizes(node, has):
                 key: tuple[str, ...] = (*pod, container.name, str(_index(node, uuid)))
-                wanted[key] = _size(node, uuid, *share)[0]
-                if container.kind is ContainerKind.INIT and _lacks_an_init(node, life):
+                wanted[key] = size or 0
+                if size is None or (lacks and has.shares):
                     unsure.add(key)
     for key in sorted(({*told, *wanted}) - unsure):
         if told.get(key) != wanted.get(key):
             yield f"metrics limit {key} to {told.get(key)}, and it is {wanted.get(key)}"
+
+
+def _sizes(node: Node, has: Has) -> Iterator[tuple[str, int | None]]:
+    """Cards, and bytes of what a container holds there; None where it is an instance, which is not judged."""
+    for uuid, share in has.shares.items():
+        yield uuid, _size(node, uuid, *share)[0]
+    memory = {card.uuid: card.memory_mib << 20 for card in node.driver.cards}
+    for device in has.devices:  # a whole card, or a part of its time, has all of its memory
+        yield card_of_device(node, device), memory.get(device)
 
 
 _KEYS = {
