@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, combinations, islice
+from operator import itemgetter
 
 from gpu_device_plugin.controller.cluster_ledger import ClusterLedger
 from gpu_device_plugin.domain.cards.card import CardIndex
@@ -43,9 +44,9 @@ class _Search:
             return []
         sets = chain.from_iterable(combinations(everybody, n + 1) for n in range(len(everybody)))
         known = self._cost(found)
-        cheaper = [each for each in islice(sets, _MOST_SETS) if self._cost(each) < known]
-        fitting = (list(each) for each in sorted(cheaper, key=self._cost) if self._fit(each))
-        return next(fitting, found)
+        priced = [(self._cost(each), each) for each in islice(sets, _MOST_SETS)]
+        cheaper = sorted((pair for pair in priced if pair[0] < known), key=itemgetter(0))
+        return next((list(each) for _, each in cheaper if self._fit(each)), found)
 
     def _fit(self, chosen: Iterable[PodRef]) -> bool:
         return self.fits({ref.uid for ref in chosen})

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
-from gpu_device_plugin.kubernetes.objects.survey_objects import SCHEDULER_LABEL, SurveyedPod
+from gpu_device_plugin.kubernetes.objects.survey_objects import (
+    SCHEDULER_LABEL,
+    SurveyedPod,
+    container_of,
+)
 from gpu_device_plugin.overview.finding import Finding, logs_cure, problem
 from gpu_device_plugin.overview.node_cards import asking_of
 
-_CONTROLLER = ["gpu-device-plugin", "controller"]
 _DEFAULT = "default-scheduler"
 SCHEDULER_NAME = "gpu-scheduler"
 """The chart's name for it, which waiting pods keep when it has gone."""
@@ -26,9 +29,10 @@ def placing_findings(
     namespaces = {each.metadata.namespace for each in agents}
     alive = [pod for pod in pods if not pod.status.is_over]
     near = [pod for pod in alive if pod.metadata.namespace in namespaces]
-    yield from _controller_findings([pod for pod in near if _runs_controller(pod)])
-    waiting = Counter(pod.spec.scheduler_name for pod in alive if _waits(pod))
-    unheard = {p.spec.scheduler_name for p in alive if _waits(p) and not _is_answered(p)}
+    yield from _controller_findings([pod for pod in near if container_of(pod.spec, "controller")])
+    pending = [pod for pod in alive if _waits(pod)]
+    waiting = Counter(pod.spec.scheduler_name for pod in pending)
+    unheard = {pod.spec.scheduler_name for pod in pending if not _is_answered(pod)}
     parts: dict[str, list[SurveyedPod]] = {}
     for pod in near:
         if name := (pod.metadata.labels or {}).get(SCHEDULER_LABEL):
@@ -59,10 +63,6 @@ def _controller_findings(controllers: Sequence[SurveyedPod]) -> Iterator[Finding
             "the controller that leads is not ready: while it runs it places pods, and its webhook does not answer",
             logs_cure(_names(leaders)),
         )
-
-
-def _runs_controller(pod: SurveyedPod) -> bool:
-    return any((each.command or [])[:2] == _CONTROLLER for each in pod.spec.containers)
 
 
 def _waits(pod: SurveyedPod) -> bool:

@@ -11,7 +11,7 @@ from gpu_device_plugin.kubernetes.objects.survey_objects import (
     Event,
     SurveyedNode,
     SurveyedPod,
-    agent_container,
+    container_of,
 )
 
 NAMESPACES = "/api/v1/namespaces"
@@ -49,7 +49,9 @@ class Survey:
     async def agent_sets(self) -> tuple[AgentSet, ...]:
         """The DaemonSets that run our agent, whatever their names."""
         items = list_items(self.api, "/apis/apps/v1/daemonsets", AgentSet)
-        return tuple([each async for each in items if agent_container(each.spec.template.spec)])
+        return tuple(
+            [each async for each in items if container_of(each.spec.template.spec, "agent")]
+        )
 
     async def claim_templates(self, name: str) -> frozenset[str]:
         query = {"fieldSelector": f"metadata.name={name}"}

@@ -23,7 +23,6 @@ from gpu_device_plugin.kubernetes.client.wire import (
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterNode, ClusterPod
 from gpu_device_plugin.kubernetes.objects.pod_spec import devices_asked, whole_request
 
-_AGENT_COMMAND = ["gpu-device-plugin", "agent"]
 _METRICS = "metrics"
 SCHEDULER_LABEL = "gpu-device-plugin/scheduler"
 """On the pods of the chart's kube-scheduler: the name that it serves."""
@@ -169,7 +168,7 @@ class SurveyedPod(Pod):
     @property
     def agent(self) -> SurveyedContainer | None:
         """The container that runs our agent; None also in a pod that has ended, as an evicted one."""
-        return None if self.status.is_over else agent_container(self.spec)
+        return None if self.status.is_over else container_of(self.spec, "agent")
 
     def as_asking(self) -> ClusterPod | None:
         """The pod as placement sees it, or None where it asks for nothing of this plugin, cards included."""
@@ -239,7 +238,8 @@ class Event(Bare, rename="camel"):
         return self.reporting_component or self.source.component
 
 
-def agent_container(spec: SurveyedPodSpec) -> SurveyedContainer | None:
-    """The container of a pod spec that runs our agent, or None."""
-    found = (c for c in spec.containers if (c.command or [])[:2] == _AGENT_COMMAND)
+def container_of(spec: SurveyedPodSpec, program: str) -> SurveyedContainer | None:
+    """The container of a pod spec that runs `gpu-device-plugin PROGRAM`, or None."""
+    command = ["gpu-device-plugin", program]
+    found = (c for c in spec.containers if (c.command or [])[:2] == command)
     return next(found, None)
