@@ -268,6 +268,21 @@ async def test_a_changed_file_changes_every_card_but_those_that_are_held(tmp_pat
         await offered(rig, fast=8)
 
 
+async def test_a_card_that_waits_offers_no_unit_of_a_pod_that_ended(tmp_path: Path) -> None:
+    """The kubelet would give that unit to a pod, which the agent had to refuse."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        for number in range(9):  # card 0 has one more than the other three
+            assert (await rig.admit(f"pod-{number}", {GPU: 1})).is_admitted
+            await annotated(rig, f"pod-{number}")
+        file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 2"))
+        await offered(rig, gpu=9)
+        await rig.delete(rig.uid("pod-0"))
+        await offered(rig, gpu=8)
+
+
 async def test_another_mig_strategy_needs_no_restart(tmp_path: Path) -> None:
     """The cards in MIG mode are taken or left; an instance that is held keeps its name meanwhile (R-706)."""
     file = tmp_path / "config.yaml"

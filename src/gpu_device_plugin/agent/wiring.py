@@ -352,7 +352,8 @@ class Wiring:
 
     def _wire_lifecycle(self) -> None:
         settings, claims = self.settings, self.claim_endpoint
-        self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder, self._publish_lists)
+        self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder)
+        self.reconciler.passed.subscribe(self._holders_compared)
         self.withdrawal = Withdrawal(
             self.node_store,
             self.ledger_store,
@@ -405,6 +406,11 @@ class Wiring:
 
     def _publish_lists(self) -> None:
         self.device_lists.publish(self.node_store.read())
+
+    def _holders_compared(self, _: None) -> None:
+        """A card that waits offers what living pods hold of it, so each pod that ends changes its list."""
+        if self.layout.waiting:
+            self._publish_lists()
 
     def find_idle_sharing(self) -> str | None:
         """That NVIDIA's configuration shares devices of which the node's mode offers no replicas.

@@ -85,9 +85,14 @@ def test_whole_cards_go_by_their_links() -> None:
 
 
 def test_an_unknown_device_is_named() -> None:
-    """R-703: the kubelet still counts a device of an earlier configuration."""
+    """R-703: it was given to the container under an earlier configuration."""
     with pytest.raises(RequestError, match="unknown device: GPU-9"):
-        choose_preferred(replicas(), ids("0:0", "9:1"), (), 1, DISTRIBUTED)
+        choose_preferred(replicas(), ids("0:0"), ids("9:1"), 2, DISTRIBUTED)
+
+
+def test_a_device_that_is_offered_no_longer_is_not_chosen() -> None:
+    """The kubelet has not replaced its list yet; a pod that fits without that device gets its own."""
+    assert choose_preferred(replicas(), ids("0:0", "9:1"), (), 1, DISTRIBUTED) == ("GPU-0::0",)
 
 
 def test_too_few_are_refused() -> None:

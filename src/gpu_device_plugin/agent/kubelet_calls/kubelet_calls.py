@@ -69,13 +69,13 @@ class KubeletCalls:
         """The units that the container gets: exactly `size` ids. RefusalError says why not."""
         call = Call(resource, size, frozenset(must_include))
         free = frozenset(available) | call.must_include
-        recording = self.schemes.recorder(resource)
-        if recording is not None:
+        async with self._answering(call):
+            recording = self.schemes.recorder(resource)
+            if recording is None:
+                return await self._prefer(call, free)
             others, more = free - call.must_include, size - len(call.must_include)
             least = self.holders.least_used(self.admission.ledger, others, more) | call.must_include
             return recording.prefer(call, least, self.schemes.view(recording, self.state()))
-        async with self._answering(call):
-            return await self._prefer(call, free)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         call = Call(resource, len(ids), frozenset(ids))

@@ -167,7 +167,6 @@ class LayoutCheck:
     schemes: Schemes
     node_store: NodeStore
     recorder: EventRecorder
-    on_waited: Callable[[], None]
     _left_out: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     """For each card that waits for its pods, what it waits for."""
@@ -177,10 +176,7 @@ class LayoutCheck:
         self.recorder.fault(self.node_store, "LayoutNotServed", found.problem or None)
         self._report_new("DeviceLeftOut", found.left_out, self._left_out)
         self._report_new("ConfigurationWaits", found.waiting, self.waiting)
-        self._left_out = found.left_out
-        if found.waiting != self.waiting:
-            self.waiting = found.waiting
-            self.on_waited()
+        self._left_out, self.waiting = found.left_out, found.waiting
 
     def _report_new(self, reason: str, texts: Sequence[str], before: Sequence[str]) -> None:
         for text in texts:

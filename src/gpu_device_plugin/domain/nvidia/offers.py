@@ -170,14 +170,14 @@ def choose_preferred(
     Whole cards are chosen by their links; replicas and instances one after the other from the
     card with the fewest taken (distributed) or with the most (packed).
 
-    `available` is in no order; `policy` is for replicas and instances.
+    `available` is in no order, and may name ids of a list that the kubelet has not replaced yet:
+    those are not chosen. `policy` is for replicas and instances.
 
     Raises:
-        RequestError: An id is not one of this resource.
+        RequestError: An id of `must_include` is not one of this resource.
         DoesNotFitError: There are too few.
     """
-    known = {device.id for device in offered}
-    unknown = sorted((set(available) | set(must_include)) - known)
+    unknown = sorted(set(must_include) - {device.id for device in offered})
     if unknown:
         raise RequestError(f"unknown device: {', '.join(unknown)}", reason="UnknownDevice")
     usable = set(available) | set(must_include)
