@@ -143,6 +143,15 @@ def test_every_metric_of_a_rule_or_panel_is_documented() -> None:
     assert names == told
 
 
+def test_every_query_is_of_the_clusters_that_were_chosen_above() -> None:
+    """One Prometheus often serves several clusters; a panel of their sum would tell of none."""
+    (cluster,) = json.loads(PLACE.read_text())["templating"]["list"][1:]
+    assert (cluster["name"], cluster["allValue"]) == ("cluster", ".*")
+    for query, title in QUERIES.items():
+        metrics = re.findall(r"gpu_c\w+(\S{20})", query)
+        assert metrics and set(metrics) == {'{cluster=~"$cluster"'}, title
+
+
 def test_the_dashboard_is_the_one_that_its_program_writes() -> None:
     """To write it again: python -m tools.dashboards.controller."""
     assert PLACE.read_text() == build()

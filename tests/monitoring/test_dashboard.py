@@ -87,10 +87,16 @@ def test_every_metric_of_the_agent_is_shown() -> None:
     """What is not worth a panel is not worth counting; the version alone serves the variables."""
     told = set(
         re.findall(
-            r"^\| `(gpu_device_plugin_\w+)", page("docs/operations/metrics.md"), re.MULTILINE
+            r"(?:^\||,) `((?:gpu_device_plugin|DCGM_CUSTOM)_\w+)",
+            page("docs/operations/metrics.md"),
+            re.MULTILINE,
         )
     )
-    shown = set(re.findall(r"gpu_device_plugin_\w+", " ".join(query for _, query in queries())))
+    shown = set(
+        re.findall(
+            r"(?:gpu_device_plugin|DCGM_CUSTOM)_\w+", " ".join(query for _, query in queries())
+        )
+    )
     shown = {name.removesuffix("_bucket") for name in shown}
 
     assert told - shown == {"gpu_device_plugin_build_info"}

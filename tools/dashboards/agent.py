@@ -14,18 +14,19 @@ from tools.dashboards.panels import (
     GREEN,
     ORANGE,
     RED,
-    SOURCE,
     AnyPanel,
     Column,
     Head,
     Query,
     big_number,
+    cluster_variable,
     highest,
     lines,
     ranking,
     rows,
     states,
     steps,
+    variable,
 )
 
 PLACE = Path(__file__).resolve().parents[2] / "charts/gpu-device-plugin/monitoring/dashboard.json"
@@ -47,6 +48,11 @@ def units(resource: str, state: str = "") -> str:
     """Units of a resource; of both states where none is given."""
     chosen = (f'state="{state}"',) if state else ()
     return metric("units", f'resource="{resource}"', *chosen)
+
+
+def by_ack(name: str) -> str:
+    """A metric of the chosen agents by ACK's name, which alone knows a card's model."""
+    return f"DCGM_CUSTOM_{name}{{{_AGENT}}}"
 
 
 def per(labels: str, inner: str) -> str:
@@ -71,7 +77,7 @@ def at_a_glance() -> list[AnyPanel]:
             Query(f"count({metric('ready')}) - sum({metric('ready')})"),
         ),
         big_number(
-            Head("Cards out", "Cards that cannot be given out now.", 4, 4),
+            Head("Unhealthy GPUs", "No new slice gets one of them.", 4, 4),
             "short",
             steps(GREEN, (1, RED)),
             Query(f"count({metric('card_healthy')}) - sum({metric('card_healthy')})"),
@@ -98,7 +104,7 @@ def at_a_glance() -> list[AnyPanel]:
 
 
 def nodes_and_cards() -> list[AnyPanel]:
-    """What each node and card has left, and which card is out."""
+    """What each node and card has left, and which card is unhealthy."""
     card = "node, card, uuid"
     return [
         lines(
@@ -157,8 +163,8 @@ def nodes_and_cards() -> list[AnyPanel]:
             },
         ),
         states(
-            Head("Cards that were out", "When they could be given out, and when not.", 12),
-            {0: ("out", RED), 1: ("healthy", GREEN)},
+            Head("GPUs that were unhealthy", "When they could be allocated, and when not.", 12),
+            {0: ("unhealthy", RED), 1: ("healthy", GREEN)},
             Query(
                 f"min by (node, card) ({metric('card_healthy')}) and "
                 f"min by (node, card) (min_over_time({metric('card_healthy')}[$__range] @ end())) < 1",
@@ -167,13 +173,13 @@ def nodes_and_cards() -> list[AnyPanel]:
         ),
         rows(
             Head(
-                "Out now, and why",
+                "Unhealthy now, and why",
                 "No card: the whole node. What a reason means: kubectl gpu explain REASON.",
                 6,
             ),
             ("node", "card", "reason"),
             {
-                Column("out"): (
+                Column("unhealthy"): (
                     f"{per('node, card, reason', metric('card_fault'))} or "
                     f"{per('node, card, reason', metric('node_fault'))}"
                 )
@@ -185,6 +191,31 @@ def nodes_and_cards() -> list[AnyPanel]:
             Query(
                 highest(per("node, reason", metric("card_changes_total"))), "{{node}} {{reason}}"
             ),
+        ),
+    ]
+
+
+def models_of_gpus() -> list[AnyPanel]:
+    """What each model has left, by the metrics that ACK's dashboards read."""
+    total, held = by_ack("DEV_FB_TOTAL"), by_ack("DEV_FB_ALLOCATED")
+    ways = {"free": 0, "one pod": 1, "shared": 2}
+    return [
+        lines(
+            Head("Memory held, by model", "Of the memory of all GPUs of a model.", 12),
+            "percentunit",
+            Query(
+                f"{per('modelName', f'{total} * {held}')} / {per('modelName', total)}",
+                "{{modelName}}",
+            ),
+        ).max(1),
+        lines(
+            Head("How GPUs are held", "By nobody, by one pod alone, or by slices.", 12),
+            "short",
+            *(
+                Query(f"sum({by_ack('ALLOCATE_MODE')} == bool {mode})", way)
+                for way, mode in ways.items()
+            ),
+            is_stacked=True,
         ),
     ]
 
@@ -353,22 +384,6 @@ def agents() -> list[AnyPanel]:
     ]
 
 
-def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
-    """A choice among the values of a label, all that are known by default."""
-    everything = models.VariableOption(selected=True, text="All", value="$__all")
-    return (
-        dashboard.QueryVariable(name)
-        .label(label)
-        .datasource(SOURCE)
-        .query(query)
-        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(models.VariableSort.ALPHABETICAL_ASC)
-        .multi(True)  # noqa: FBT003  # the builder's
-        .include_all(True)  # noqa: FBT003
-        .current(everything)
-    )
-
-
 def build() -> str:
     """The dashboard's JSON."""
     made = (
@@ -384,12 +399,7 @@ def build() -> str:
         .with_variable(
             dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
         )
-        .with_variable(
-            # Series of one cluster's own Prometheus have no such label; `.*` finds them too.
-            variable(
-                "cluster", "Cluster", "label_values(gpu_device_plugin_build_info, cluster)"
-            ).all_value(".*")
-        )
+        .with_variable(cluster_variable("gpu_device_plugin_build_info"))
         .with_variable(
             variable(
                 "job", "Job", 'label_values(gpu_device_plugin_build_info{cluster=~"$cluster"}, job)'
@@ -413,6 +423,7 @@ def build() -> str:
     for title, panels in (
         ("At a glance", at_a_glance()),
         ("Nodes and cards", nodes_and_cards()),
+        ("Models", models_of_gpus()),
         ("Slices", slices()),
         ("Requests", requests()),
         ("Agents", agents()),

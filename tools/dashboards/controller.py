@@ -9,7 +9,17 @@ from pathlib import Path
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
-from tools.dashboards.panels import GREEN, RED, AnyPanel, Head, Query, highest, lines, states
+from tools.dashboards.panels import (
+    GREEN,
+    RED,
+    AnyPanel,
+    Head,
+    Query,
+    cluster_variable,
+    highest,
+    lines,
+    states,
+)
 
 PLACE = (
     Path(__file__).resolve().parents[2]
@@ -17,15 +27,24 @@ PLACE = (
 )
 
 
+_CLUSTER, _MUTATE = 'cluster=~"$cluster"', 'verb="mutate"'
+
+
+def metric(name: str, *labels: str) -> str:
+    """A metric of the chosen clusters' controllers."""
+    chosen = ",".join((_CLUSTER, *labels))
+    return f"gpu_{name}{{{chosen}}}"
+
+
 def _p(quantile: float) -> str:
-    rate = "rate(gpu_controller_call_duration_seconds_bucket[$__rate_interval])"
+    rate = f"rate({metric('controller_call_duration_seconds_bucket')}[$__rate_interval])"
     return f"histogram_quantile({quantile}, sum by (le, verb) ({rate}))"
 
 
 def room() -> list[AnyPanel]:
     """What the cluster has left. Every replica tells the same of a card: the largest is taken."""
-    free = "sum by (node) (max by (node, card) (gpu_cluster_card_free_memory_units))"
-    total = "sum by (node) (max by (node, card) (gpu_cluster_card_memory_units))"
+    free = f"sum by (node) (max by (node, card) ({metric('cluster_card_free_memory_units')}))"
+    total = f"sum by (node) (max by (node, card) ({metric('cluster_card_memory_units')}))"
     return [
         lines(
             Head("Memory that is held", "Share of a node's memory units; the 20 fullest.", 12),
@@ -36,7 +55,7 @@ def room() -> list[AnyPanel]:
             Head("Free memory units", "Of the 20 cards with most, in units of their nodes.", 12),
             "short",
             Query(
-                highest("max by (node, card) (gpu_cluster_card_free_memory_units)"),
+                highest(f"max by (node, card) ({metric('cluster_card_free_memory_units')})"),
                 "{{node}} card {{card}}",
             ),
         ),
@@ -44,27 +63,27 @@ def room() -> list[AnyPanel]:
             Head("Free compute", "Percent of the 20 cards with most, by mode core_mem.", 8),
             "percent",
             Query(
-                highest("max by (node, card) (gpu_cluster_card_free_core_percent)"),
+                highest(f"max by (node, card) ({metric('cluster_card_free_core_percent')})"),
                 "{{node}} card {{card}}",
             ),
         ),
         lines(
             Head("Largest slice that fits", "On one card of any node, by the node's mode.", 8),
             "bytes",
-            Query("max by (mode) (gpu_cluster_largest_slice_bytes)", "{{mode}}"),
+            Query(f"max by (mode) ({metric('cluster_largest_slice_bytes')})", "{{mode}}"),
         ),
         lines(
             Head("Fragmentation", "Share of the free memory on cards that are held in part.", 8),
             "percentunit",
-            Query("max by (mode) (gpu_cluster_fragmentation_ratio)", "{{mode}}"),
+            Query(f"max by (mode) ({metric('cluster_fragmentation_ratio')})", "{{mode}}"),
         ).max(1),
     ]
 
 
 def answers() -> list[AnyPanel]:
     """How kube-scheduler is served."""
-    bindings = "rate(gpu_controller_bindings_total[$__rate_interval])"
-    calls = "rate(gpu_controller_call_duration_seconds_count[$__rate_interval])"
+    bindings = f"rate({metric('controller_bindings_total')}[$__rate_interval])"
+    calls = f"rate({metric('controller_call_duration_seconds_count')}[$__rate_interval])"
     return [
         lines(
             Head("Time to answer", "The slowest hundredth, without reading the body.", 8),
@@ -91,8 +110,8 @@ def answers() -> list[AnyPanel]:
 
 def webhook() -> list[AnyPanel]:
     """What becomes of pods with a model, a driver or a class."""
-    pods = "rate(gpu_controller_webhook_pods_total[$__rate_interval])"
-    calls = 'rate(gpu_controller_calls_total{verb="mutate"}[$__rate_interval])'
+    pods = f"rate({metric('controller_webhook_pods_total')}[$__rate_interval])"
+    calls = f"rate({metric('controller_calls_total', _MUTATE)}[$__rate_interval])"
     return [
         lines(
             Head("Pods of the webhook", "A second; refused ones were told why.", 12),
@@ -113,23 +132,23 @@ def replicas() -> list[AnyPanel]:
         states(
             Head("Leader", "Which replica answers kube-scheduler.", 12),
             {0: ("stands by", GREEN), 1: ("leads", GREEN)},
-            Query("max by (instance) (gpu_controller_leader)", "{{instance}}"),
+            Query(f"max by (instance) ({metric('controller_leader')})", "{{instance}}"),
         ),
         states(
             Head("Ready", "Whether /readyz of each replica answered 200.", 12),
             {0: ("not ready", RED), 1: ("ready", GREEN)},
-            Query("min by (instance) (gpu_controller_ready)", "{{instance}}"),
+            Query(f"min by (instance) ({metric('controller_ready')})", "{{instance}}"),
         ),
         lines(
             Head("Pods that are being bound", "Their room is reserved.", 12),
             "short",
-            Query("sum(gpu_controller_reserved_pods)", "reserved"),
+            Query(f"sum({metric('controller_reserved_pods')})", "reserved"),
         ),
         lines(
             Head("Days left of the certificate", "Its own are renewed at 120.", 12),
             "short",
             Query(
-                "(min by (instance) (gpu_controller_certificate_expiry_timestamp_seconds)"
+                f"(min by (instance) ({metric('controller_certificate_expiry_timestamp_seconds')})"
                 " - time()) / 86400",
                 "{{instance}}",
             ),
@@ -152,6 +171,7 @@ def build() -> str:
         .with_variable(
             dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
         )
+        .with_variable(cluster_variable("gpu_controller_leader"))
     )
     rows = {"Room": room(), "Answers": answers(), "Webhook": webhook(), "Replicas": replicas()}
     for title, panels in rows.items():

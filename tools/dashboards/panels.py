@@ -49,6 +49,27 @@ def highest(inner: str) -> str:
     return f"topk(20, {inner})"
 
 
+def variable(name: str, label: str, query: str) -> dashboard.QueryVariable:
+    """A choice among the values of a label, all that are known by default."""
+    everything = models.VariableOption(selected=True, text="All", value="$__all")
+    return (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .query(query)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+        .multi(True)  # noqa: FBT003  # the builder's
+        .include_all(True)  # noqa: FBT003
+        .current(everything)
+    )
+
+
+def cluster_variable(metric: str) -> dashboard.QueryVariable:
+    """The clusters of one Prometheus; series of a cluster's own one have no such label, and `.*` finds them too."""
+    return variable("cluster", "Cluster", f"label_values({metric}, cluster)").all_value(".*")
+
+
 def steps(base: str, *above: tuple[float, str]) -> dashboard.ThresholdsConfig:
     """`base` from below on, then each color from its value on."""
     colors = [
@@ -174,7 +195,7 @@ def _look(column: Column) -> list[models.DynamicConfigValue]:
             "mappings": [
                 models.ValueMap(
                     options={
-                        "0": models.ValueMappingResult(text="out", color=RED, index=0),
+                        "0": models.ValueMappingResult(text="unhealthy", color=RED, index=0),
                         "1": models.ValueMappingResult(text="healthy", color=GREEN, index=1),
                     }
                 )
