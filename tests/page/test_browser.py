@@ -84,11 +84,14 @@ async def typed(tab: Browser, name: str, value: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [2560, 1280, 390])
 async def test_everything_fits_the_window(seen: Seen, width: int, scheme: str) -> None:
-    """No scrolling to the side, and the colours are those of the system."""
+    """No scrolling to the side, the heading is one row where there is room, and the colours are those of the system."""
     _, tab, _ = seen
     await tab.looks(width, 900, scheme)
 
     await fits_across(tab)
+    if width > 900:
+        same_row = "#theme').offsetTop < document.querySelector('h1').getBoundingClientRect().bottom"
+        await holds(tab, f"document.querySelector('{same_row}")
     dark = "getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'"
     await becomes(tab, dark, scheme == "dark")
     await pictured(tab, f"page-{width}-{scheme}.png")
