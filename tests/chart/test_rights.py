@@ -134,6 +134,25 @@ def test_an_event_is_written_by_the_account_that_reports_it() -> None:
     assert "oldObject" in allowed(made, "events")
 
 
+def test_cards_are_named_by_annotation_in_the_releases_namespace_and_those_of_the_list_only() -> (
+    None
+):
+    """What the policy does is tested on a real API server: tests/e2e/test_policies.py."""
+    made = policy("cdi-annotations", "policies.cdiNamespaces={gpu-operator,kube-system}")
+    (condition,) = made["spec"]["matchConditions"]
+    spared = condition["expression"].partition("in")[2]
+    assert keys(spared.strip(" \n)")) == {NAME, "gpu-operator", "kube-system"}
+    (rule,) = made["spec"]["matchConstraints"]["resourceRules"]
+    assert {"pods", "pods/status", "pods/ephemeralcontainers", "pods/binding"} < {
+        *rule["resources"]
+    }
+    none = one(
+        manifests(values={"policies": {"cdiNamespaces": []}}), POLICY, f"{NAME}-cdi-annotations"
+    )
+    assert f"['{NAME}']" in none["spec"]["matchConditions"][0]["expression"]
+    assert not [each for each in manifests() if "cdi-annotations" in each["metadata"]["name"]]
+
+
 def test_the_last_hook_has_its_policy_as_long_as_its_account() -> None:
     """The release's own objects are gone when it runs."""
     made = manifests()

@@ -39,6 +39,7 @@ CHOICES: Mapping[str, Sequence[str]] = {
         "deviceListStrategy=auto",
         "cdi.generator=/usr/local/nvidia/toolkit/nvidia-ctk.real",
         "cdi.managementAnnotation=true",
+        "policies.cdiNamespaces={gpu-operator}",
     ),
     "everything": (
         "service.enabled=true",

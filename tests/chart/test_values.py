@@ -67,6 +67,8 @@ REFUSED = {
     "cdi.managementAnnotation=true,runtimeClassName=nvidia": "goes with neither runtimeClassName nor",
     "cdi.generator=/usr/bin/nvidia-ctk": "set deviceListStrategy to auto or cdi-cri",
     "cdi.managementAnnotation=true,deviceListStrategy=envvar": "set deviceListStrategy to auto",
+    "cdi.managementAnnotation=true,deviceListStrategy=auto": "Set policies.cdiNamespaces to the namespaces",
+    "policies.cdiNamespaces={Not_A_Name}": "at '/policies/cdiNamespaces/0'",
     "policies.validationActions={Deny,Warn}": "takes Deny or Warn, not both",
     "kubeletDir=/var/lib/../kubelet": "name the thing itself, without ..",
     "serviceAccount.create=false": "serviceAccount.name is needed",
@@ -313,7 +315,9 @@ def test_the_nvidia_runtime_is_asked_for_nvml_and_only_where_there_is_a_driver()
     assert by_nodes == "compute,utility"
     assert "NVIDIA_VISIBLE_DEVICES" not in environment("simulate.profile=v100")
     assert "NVIDIA_VISIBLE_DEVICES" not in environment(
-        "cdi.managementAnnotation=true", "deviceListStrategy=cdi-cri"
+        "cdi.managementAnnotation=true",
+        "deviceListStrategy=cdi-cri",
+        "policies.cdiNamespaces={gpu-operator}",
     )
     by_mounts = environment("deviceListStrategy=volume-mounts")["NVIDIA_VISIBLE_DEVICES"]
     assert by_mounts == VISIBLE_DEVICES_DIR
@@ -323,6 +327,7 @@ def test_containers_that_open_cards_ask_the_nri_plugin_for_them_where_no_runtime
     """The agent, what writes its cards' specification, and each other DaemonSet of the release."""
     values = (
         "cdi.managementAnnotation=true",
+        "policies.cdiNamespaces={gpu-operator}",
         "cdi.generator=/usr/bin/nvidia-ctk",
         "deviceListStrategy=cdi-cri",
     )

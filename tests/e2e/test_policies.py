@@ -385,6 +385,41 @@ def test_what_a_bound_pod_holds_only_agent_controller_and_named_accounts_write(
 
 
 @pytest.mark.usefixtures("server")
+def test_nobody_names_cards_by_annotation_outside_the_named_namespaces(
+    cluster: Cluster, helm: Helm
+) -> None:
+    """Neither at creation nor later, and a pod that had them before gets no ephemeral container."""
+    admin, named = Submission(cluster), {"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"}
+    before = pod("named-before", container("main"), nodeSelector=NOWHERE)
+    before["metadata"]["annotations"] = named
+    cluster.apply(before)
+    path = path_of("Pod", NAMESPACE, "named-before")
+    helm.install(NOBODY, "policies.cdiNamespaces={kube-system}")
+    try:
+        born = pod("born", container("main"))
+        born["metadata"]["annotations"] = named
+        wait_for("naming is judged", lambda: not admin.create(born).is_accepted)
+        told = [admin.create(born)]
+        for key in ("nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/pod"):
+            change = {"metadata": {"annotations": {key: "nvidia.com/gpu=0"}}}
+            told += [admin.patch(path, change), admin.patch(f"{path}/status", change)]
+        debugger = {"spec": {"ephemeralContainers": [container("debugger")]}}
+        told.append(admin.patch(f"{path}/ephemeralcontainers", debugger))
+        allowed = [
+            admin.create(born, "kube-system"),
+            admin.create(born, RELEASE_NAMESPACE),
+            admin.create(pod("born", container("main"))),
+            admin.patch(path, {"metadata": {"annotations": {"note": "1", "cdi.k8s.io/x": "1"}}}),
+            admin.patch(path, {"metadata": {"annotations": dict.fromkeys(named)}}),
+        ]
+    finally:
+        helm.install(NOBODY)
+        cluster.kubectl("delete", "pod", "named-before", "--force", "--grace-period=0")
+    assert [each for each in told if "name cards that nobody has allocated" not in each.text] == []
+    assert [each.text for each in allowed if each.text] == []
+
+
+@pytest.mark.usefixtures("server")
 def test_an_agent_of_another_release_writes_what_pods_of_its_node_hold(cluster: Cluster) -> None:
     """Its account is known to no policy of this release; that it may write its node tells it from a tenant."""
     named = {"metadata": {"name": "another", "namespace": RELEASE_NAMESPACE}}

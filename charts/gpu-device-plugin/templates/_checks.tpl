@@ -53,6 +53,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and (or .Values.cdi.generator .Values.cdi.managementAnnotation) (not (or (include "gpu-device-plugin.asksForCdi" .) .Values.config.name)) }}
 {{- fail "cdi.generator and cdi.managementAnnotation are for cards that come by CDI: set deviceListStrategy to auto or cdi-cri" }}
 {{- end }}
+{{- if and .Values.cdi.managementAnnotation .Values.policies.enabled (not (kindIs "slice" .Values.policies.cdiNamespaces)) }}
+{{- fail "cdi.managementAnnotation: NVIDIA's NRI plugin gives every pod the cards that its annotations name. Set policies.cdiNamespaces to the namespaces whose pods may have them: the GPU Operator's; [] is none beside this release's" }}
+{{- end }}
 {{- if and .Values.simulate.profile (eq (include "gpu-device-plugin.passesNodes" .) "true") }}
 {{- fail "simulate.profile brings its cards by mounts: it does not go with compatWithCPUManager, leave that out" }}
 {{- end }}
