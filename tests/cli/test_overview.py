@@ -817,7 +817,7 @@ async def test_doctor_without_an_installation_says_so(cluster: Cluster) -> None:
 async def test_inspect_shows_a_node_or_all(cluster: Cluster) -> None:
     """Pods that are reserved a card count as allocated."""
     found = await cluster.run(command=inspect_cgpu)
-    assert found.output.endswith("26/75 (34%)\n")
+    assert found.output.endswith("26/60 (43%)\n")
     one = await cluster.run("-d", "gpu-b", command=inspect_cgpu)
     assert one.output.startswith("NAME:       gpu-b\n")
 

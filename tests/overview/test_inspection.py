@@ -51,13 +51,14 @@ def view(
     pods: Sequence[dict[str, object]] = (),
     unit_mib: int = 1024,
     without: int | None = None,
+    sick: int | None = None,
 ) -> NodeCards:
-    """A node with cards of these sizes; the card of an index may be left out."""
+    """A node with cards of these sizes; the card of an index may be left out, or be unhealthy."""
     made = node(name, 0, mode="cgpu" if unit_mib == 1024 else "share")
     told = json.loads(made["metadata"]["annotations"][CARDS_ANNOTATION])
     told["unit_mib"] = unit_mib
     told["cards"] = [
-        {"index": index, "uuid": f"GPU-{index}", "memory_mib": mib, "healthy": True}
+        {"index": index, "uuid": f"GPU-{index}", "memory_mib": mib, "healthy": index != sick}
         for index, mib in enumerate(memory_mib)
         if index != without
     ]
@@ -119,6 +120,15 @@ def test_a_pod_without_a_card_is_pending_and_missing_cards_are_zero() -> None:
     assert "PENDING(Allocated)" in heading
     assert first.split() == ["a", "10.0.0.1", "0/15", "0/0", "4", "4/15"]
     assert second.split() == ["b", "10.0.0.2", "0/15", "0/15", "0/30"]
+
+
+def test_of_an_unhealthy_card_nothing_is_free() -> None:
+    """Scripts take total less allocated for what a node can still give."""
+    pods = [pod("p", 5, on="n", annotations=held(1, 5, 0))]
+    node = view("n", [16160] * 2, pods, sick=1)
+
+    assert summary([node], {}).splitlines()[1].split()[2:] == ["0/15", "5/5", "5/20"]
+    assert "Total :      20\n" in details([node], {})
 
 
 def test_the_heading_names_the_unit_that_is_configured() -> None:

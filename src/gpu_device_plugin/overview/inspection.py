@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from gpu_device_plugin.overview.node_cards import NodeCards
+from gpu_device_plugin.overview.node_cards import CardView, NodeCards
 
 _GAP = 2
 _UNITS = {1024: "GiB", 128: "128MiB"}
@@ -23,7 +23,7 @@ def summary(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
     heads += ["PENDING(Allocated)"] if has_waiting else []
     lines = [["NAME", "IPADDRESS", *heads, f"GPU Memory({_unit(nodes)})"]]
     for node in nodes:
-        by_index = {card.index: f"{card.held_units}/{card.units}" for card in node.cards}
+        by_index = {card.index: f"{card.held_units}/{_units(card)}" for card in node.cards}
         cells = [by_index.get(index, "0/0") for index in range(most)]
         cells += [str(sum(node.waiting.values()) or "")] if has_waiting else []
         lines.append([node.name, addresses.get(node.name, "unknown"), *cells, _sum([node])])
@@ -49,7 +49,7 @@ def details(nodes: Sequence[NodeCards], addresses: Mapping[str, str]) -> str:
             ["NAME", "NAMESPACE", *heads, ""],
             *pods,
             ["Allocated :", f"{_held(node)} ({_percent([node])}%)", ""],
-            ["Total :", f"{node.units} ", ""],
+            ["Total :", f"{_total([node])} ", ""],
             ["-" * rule],
         ]
     total = ["Allocated/Total GPU Memory In Cluster:", f"{_sum(nodes)} ({_percent(nodes)}%)", ""]
@@ -75,16 +75,25 @@ def _columns(node: NodeCards) -> int:
     return max((card.index + 1 for card in node.cards), default=0)
 
 
+def _units(card: CardView) -> int:
+    """All of its units; of an unhealthy card those that are held, because the node offers no more of it."""
+    return card.units if card.is_healthy else card.held_units
+
+
+def _total(nodes: Iterable[NodeCards]) -> int:
+    return sum(_units(card) for node in nodes for card in node.cards)
+
+
 def _held(node: NodeCards) -> int:
     return node.held_units + sum(node.waiting.values())
 
 
 def _sum(nodes: Sequence[NodeCards]) -> str:
-    return f"{sum(map(_held, nodes))}/{sum(node.units for node in nodes)}"
+    return f"{sum(map(_held, nodes))}/{_total(nodes)}"
 
 
 def _percent(nodes: Sequence[NodeCards]) -> int:
-    total = sum(node.units for node in nodes)
+    total = _total(nodes)
     return 100 * sum(map(_held, nodes)) // total if total else 0
 
 
