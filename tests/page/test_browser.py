@@ -90,7 +90,9 @@ async def test_everything_fits_the_window(seen: Seen, width: int, scheme: str) -
 
     await fits_across(tab)
     if width > 900:
-        same_row = "#theme').offsetTop < document.querySelector('h1').getBoundingClientRect().bottom"
+        same_row = (
+            "#theme').offsetTop < document.querySelector('h1').getBoundingClientRect().bottom"
+        )
         await holds(tab, f"document.querySelector('{same_row}")
     dark = "getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 26)'"
     await becomes(tab, dark, scheme == "dark")
