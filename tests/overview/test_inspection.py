@@ -51,6 +51,7 @@ def view(
     pods: Sequence[dict[str, object]] = (),
     unit_mib: int = 1024,
     without: int | None = None,
+    *,
     sick: int | None = None,
 ) -> NodeCards:
     """A node with cards of these sizes; the card of an index may be left out, or be unhealthy."""
