@@ -43,12 +43,13 @@ print("still there" if os.path.exists(f"/proc/{child}") else "gone")
 """
 # A driver of the oldest kind: every function that is not here is missing.
 OLD_DRIVER = """
+#include <stdlib.h>
 #include <string.h>
 static int card;
 int nvmlInitWithFlags(unsigned f) { (void)f; return 0; }
 int nvmlShutdown(void) { return 0; }
 int nvmlSystemGetDriverVersion(char *v, unsigned n) { (void)n; strcpy(v, "418.1"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = getenv("NVML_MPS_DEVICE_ENUMERATION") ? 2 : 1; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { (void)i; *d = &card; return 0; }
 int nvmlDeviceGetUUID(void *d, char *u, unsigned n) { (void)d; (void)n; strcpy(u, "GPU-old"); return 0; }
 """
@@ -163,7 +164,8 @@ def test_the_child_stays_below_twenty_mib(node: SimulatedNode) -> None:
     assert int(resident.split()[1]) <= 20 * 1024
 
 
-async def test_what_a_library_lacks_is_unknown_and_no_fault(tmp_path: Path, start: Start) -> None:
+async def old_driver(tmp_path: Path) -> Path:
+    """The library of `OLD_DRIVER`."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler here")
@@ -174,7 +176,20 @@ async def test_what_a_library_lacks_is_unknown_and_no_fault(tmp_path: Path, star
         *(compiler, "-shared", "-fPIC", str(source), "-o", str(library))
     )
     assert await build.wait() == 0
-    watch = start(library, PATIENT)
+    return library
+
+
+async def test_parts_of_cards_are_no_cards_whatever_the_environment_says(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With NVML_MPS_DEVICE_ENUMERATION NVML 13.5 shows the parts that MPS knows as devices of their own."""
+    monkeypatch.setenv("NVML_MPS_DEVICE_ENUMERATION", "1")
+    watch = start(await old_driver(tmp_path), PATIENT)
+    assert len((await watch.seen(Inventory)).cards) == 1
+
+
+async def test_what_a_library_lacks_is_unknown_and_no_fault(tmp_path: Path, start: Start) -> None:
+    watch = start(await old_driver(tmp_path), PATIENT)
     (card,) = (await watch.seen(Inventory)).cards
     assert (card.uuid, card.memory_mib, card.is_mig) == ("GPU-old", 0, False)
     assert await watch.seen(Probe) == Probe("GPU-old")

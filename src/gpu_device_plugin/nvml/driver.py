@@ -272,6 +272,8 @@ def driver_load(kernel_module: str | Path) -> str:
 def open_driver(library: str | None, kernel_module: str | Path) -> Iterator[Driver]:
     """NVML opened; raises NvmlError saying what is missing."""
     is_ready = False
+    # With it NVML shows parts of cards as cards.
+    os.environ.pop("NVML_MPS_DEVICE_ENUMERATION", None)
     try:
         _load(library)
         pynvml.nvmlInit()
