@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web import BaseRequest, Response
 from tools.harness.api_server import ApiRequest, StandInApiServer, running, status, working
@@ -163,11 +164,13 @@ async def test_a_slice_of_another_name_that_an_earlier_release_left_is_removed()
         await until(lambda: names(server) == ["gpu-0"] and f"{LIST}/old" not in server.objects)
 
 
-async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod() -> None:
-    """Quantities come in any notation."""
+@pytest.mark.parametrize("prefix", ["", "gpu-device-plugin/"])
+async def test_a_claim_is_read_with_what_is_allocated_to_it_and_its_pod(prefix: str) -> None:
+    """Quantities come in any notation; from Kubernetes 1.38 on capacities may have the driver's name before theirs."""
     result = {
         "driver": "gpu-device-plugin", "pool": "n1", "device": "gpu-3", "request": "slice",
-        "shareID": "s-1", "consumedCapacity": {"memory": "2Gi", "cores": "30", "slots": "1"},
+        "shareID": "s-1",
+        "consumedCapacity": {f"{prefix}memory": "2Gi", f"{prefix}cores": "30", "slots": "1"},
     }  # fmt: skip
     status = {
         "allocation": {"devices": {"results": [result]}},

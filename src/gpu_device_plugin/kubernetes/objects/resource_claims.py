@@ -21,9 +21,16 @@ _MOST_TEXT = 63
 """Characters of a name in a pod (a DNS label) and of a uid; who may write metadata may write anything there."""
 
 
+_Amount = str | int | float
+
+
 class _Consumed(msgspec.Struct):
-    memory: str | int | float = 0
-    cores: str | int | float = 0
+    """From Kubernetes 1.38 on an allocator may write the driver's name before that of a capacity."""
+
+    memory: _Amount = 0
+    cores: _Amount = 0
+    full_memory: _Amount = msgspec.field(default=0, name=f"{DRIVER}/memory")
+    full_cores: _Amount = msgspec.field(default=0, name=f"{DRIVER}/cores")
 
 
 class _Result(msgspec.Struct, rename="camel"):
@@ -118,8 +125,10 @@ def _allocated(result: _Result) -> AllocatedDevice:
         device=result.device,
         request=result.request,
         share_id=result.share_id,
-        memory_mib=MiB(_amount(consumed.memory, _MOST_BYTES) // _BYTES_PER_MIB),
-        core_percent=_amount(consumed.cores, _MOST_PERCENT),
+        memory_mib=MiB(
+            _amount(consumed.memory or consumed.full_memory, _MOST_BYTES) // _BYTES_PER_MIB
+        ),
+        core_percent=_amount(consumed.cores or consumed.full_cores, _MOST_PERCENT),
     )
 
 
