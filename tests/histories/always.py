@@ -249,5 +249,6 @@ def _well_cards_withdrawn(node: Node) -> Iterator[str]:
         since = node.machine.loop.now - max(
             node.past.failed_at.get(card.uuid, 0.0), node.agent_since
         )
-        if card.is_sound and since > 120.0 and not _offered(node, card, "card"):
+        has_units = card.memory_mib >= node.unit.mib
+        if card.is_sound and has_units and since > 120.0 and not _offered(node, card, "card"):
             yield f"card {card.uuid} is well and not offered, while another one answers slowly"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 SLOW_SECONDS = 5.0
 PROFILE = "1g.5gb"
+SMALL_MIB = 979
 
 
 @dataclass(slots=True)

@@ -53,6 +53,7 @@ _WORLDS: tuple[tuple[World, int], ...] = (
     (World((), OF_EXCLUSIVE, OF_EXCLUSIVE, 4, ("replace", "replace", "restart_kubelet")), 8),
     (World(_SPREAD, WARM, (*SHAPES, *TIGHT, *TIGHT, *TIGHT)), 26),
     (World((Step("label", 5.0, {"mode": "share"}),), ("memory",), SHAPES), 6),
+    (World((Step("card_small", 5.0, {"card": 1}),), WARM, SHAPES, 6), 4),
     (World(_nvidia(), ("card",), (*OF_NVIDIA, "plain"), 3), 12),
     (World(_nvidia(Step("configure", 8.0, {"name": "x4"})), OF_NVIDIA, OF_NVIDIA, 8), 12),
     (

@@ -128,7 +128,7 @@ def _card(
 ) -> Iterator[str]:
     devices = {hold.device for hold in holds(node) if not hold.is_fraction}
     is_as_it_was = not (devices | noted_devices(node)).isdisjoint({card.uuid, *card.all_instances})
-    is_certain = not waits(node, card.uuid) and not is_as_it_was
+    is_certain = _has_units(node) and not waits(node, card.uuid) and not is_as_it_was
     if entry is None:
         if is_offered and is_certain:
             yield f"card {card.uuid} is not told"
@@ -140,13 +140,19 @@ def _card(
         yield f"card {card.uuid} is told as {entry}, and that it is well is {is_offered}"
 
 
+def _has_units(node: Node) -> bool:
+    """A node on which every card is smaller than a unit is unhealthy as a whole."""
+    return any(card.is_sound and card.memory_mib >= node.unit.mib for card in node.driver.cards)
+
+
 def _labels(node: Node, labels: Mapping[str, str], cards: str | None) -> Iterator[str]:
-    """They count the cards that the annotation tells: not one that is cut under pods that hold it."""
+    """They count the largest group of equal cards that the annotation tells: not one that is cut under pods that hold it."""
     if cards is None or any(waits(node, card.uuid) for card in node.driver.cards):
         return
     told = labels.get(COUNT_LABEL), labels.get(MEMORY_LABEL)
-    shown = json.loads(cards)["cards"]
-    if shown and told != (str(len(shown)), f"{shown[0]['memory_mib']}MiB"):
+    sizes = [card["memory_mib"] for card in json.loads(cards)["cards"]]
+    largest = max(sizes, key=sizes.count, default=0)
+    if sizes and told != (str(sizes.count(largest)), f"{largest}MiB"):
         yield f"labels tell {told}, and the annotation {cards}"
 
 
@@ -254,7 +260,7 @@ def _metrics(node: Node, pods: Mapping[str, Has]) -> Iterator[str]:
     for card in node.driver.cards:
         is_healthy = series["card_healthy"].get((card.uuid,))
         is_certain = is_healthy is not None and not card.is_mig and not waits(node, card.uuid)
-        if is_certain and card.is_well is not bool(is_healthy):
+        if is_certain and _has_units(node) and card.is_well is not bool(is_healthy):
             yield f"metrics tell of {card.uuid} that it is healthy: {is_healthy}"
     if series["reconcile_drift"].get((), 0):
         yield f"metrics tell a drift of {series['reconcile_drift']}"

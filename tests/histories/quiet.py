@@ -120,7 +120,7 @@ def _cut(
     if mode == "default":
         replicas = 1 if configuration == "whole" else int(configuration.removeprefix("x"))
         return (0, 0, 0, replicas, 0)
-    return (*_units(mode, unit), 0, 0)
+    return (*_units(mode, unit, card.memory_mib), 0, 0)
 
 
 def _untold_refusals(node: Node) -> Iterator[str]:
@@ -177,10 +177,11 @@ def _is_of(grant: Grant, pod: StandInPod) -> bool:
     return grant.pod.key == (pod.namespace, pod.name)
 
 
-def _units(mode: str, unit: MemoryUnit) -> tuple[int, ...]:
-    """Units a card."""
-    memory, *others = OFFERED[mode]
-    return (126 if memory and unit is MemoryUnit.MIB128 else memory, *others)
+def _units(mode: str, unit: MemoryUnit, memory_mib: int) -> tuple[int, ...]:
+    """Units a card; of one that is smaller than a unit none, of no resource."""
+    has_memory, *others = OFFERED[mode]
+    units = memory_mib // unit.mib if has_memory else 0
+    return (units, *others) if units else (0,) * len(OFFERED[mode])
 
 
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:

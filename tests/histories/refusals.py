@@ -88,6 +88,9 @@ class Refusals:
         found.excuse = self._excuse(found)
         if not _has_reason(life.message, is_broken_off=bool(found.excuse)):
             self.unexplained.append(f"{life.pod.name} was refused without a reason: {life.message}")
+        kinds = {container.kind for container in life.pod.containers}
+        if "init container" in life.message and kinds == {ContainerKind.APP}:
+            self.unexplained.append(f"{life.pod.name} has no init container: {life.message}")
         if life.shape_never_fits or _LATER in life.message:
             self.node.explored["refusals: of what the node does not give, or by a later step"] += 1
         else:
@@ -284,9 +287,13 @@ def _is_spec_unknown(node: "Node", life: Life) -> bool:
 
 
 def _is_unsure_who_lives(node: "Node", life: Life) -> bool:
-    """List may be short, the checkpoint names pods that are gone, and the watch does not tell yet."""
+    """List may be short, the checkpoint names pods that are gone, and the watch does not tell yet.
+
+    Of a static pod that was rejected it never tells: it has no mirror.
+    """
     is_short = node.machine.loop.now - node.kubelet_since < KUBELET_SETTLE_SECONDS
-    is_late = is_short and node.api.faults.lag_seconds > 0
+    is_untold = any(other.is_static and other.refused_by for other in node.pods.lives.values())
+    is_late = is_short and (node.api.faults.lag_seconds > 0 or is_untold)
     return is_late or _is_half_lost(node) or _is_spec_unknown(node, life)
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.histories.driver import SimulatedCard
+from tests.histories.driver import SMALL_MIB, SimulatedCard
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 from tests.histories.truth import offered_devices
 
@@ -162,6 +162,12 @@ def card_to_mig(node: Node, card: int, seconds: float) -> None:
     if not chosen.error:
         node.trouble(f"card {chosen.uuid[:12]} in MIG mode", seconds + _RESET_SECONDS, begin, end)
     node.disturb(seconds + _RESET_SECONDS + _LOST_SECONDS)
+
+
+def card_small(node: Node, card: int) -> None:
+    """The node has such a card from its first start: it has less memory than a unit of 1 GiB."""
+    _card(node, card).memory_mib = SMALL_MIB
+    node.stop_agent()
 
 
 def card_slow(node: Node, card: int, seconds: float, call: float) -> None:
@@ -404,6 +410,7 @@ TROUBLES: tuple[Callable[..., None], ...] = (
     card_lost,
     card_unplugged,
     card_to_mig,
+    card_small,
     card_slow,
     card_cut,
     driver_hangs,
