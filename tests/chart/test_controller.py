@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, render, rights
+from tests.chart.rendering import (
+    AGENTS_ALONE,
+    CHART,
+    NAME,
+    RefusedError,
+    agent,
+    manifests,
+    render,
+    rights,
+)
 from tests.test_docs import page
 
 from gpu_device_plugin.controller.leader import GIVE_UP_SECONDS
@@ -49,17 +58,15 @@ def scheduler_configuration(*settings: str) -> dict[str, Any]:
     return dict(yaml.safe_load(text))
 
 
-def test_nothing_of_it_is_there_by_default() -> None:
-    kinds = {made["kind"] for made in manifests()}
-    assert not kinds & {"Deployment", "PodDisruptionBudget"}
-
-
-def test_one_value_brings_all_of_it_or_none() -> None:
+def test_all_of_it_is_there_by_default_and_one_value_leaves_it_out() -> None:
     """The second scheduler has nobody to ask without the controller."""
-    deployments = {m["metadata"]["name"] for m in manifests(ON) if m["kind"] == "Deployment"}
+    deployments = {m["metadata"]["name"] for m in manifests() if m["kind"] == "Deployment"}
     assert deployments == {CONTROLLER, SCHEDULER}
-    without = manifests("controller.enabled=false", "scheduler.enabled=true")
-    assert [m["metadata"]["name"] for m in without if m["kind"] == "Deployment"] == []
+    without = manifests(AGENTS_ALONE, "scheduler.enabled=true")
+    parts = (CONTROLLER, SCHEDULER)
+    assert not [m for m in without if m["metadata"]["name"].startswith(parts)]
+    left_out = {"Deployment", "Service", "PodDisruptionBudget", "MutatingWebhookConfiguration"}
+    assert not left_out & {made["kind"] for made in without}
     by_itself = {m["metadata"]["name"] for m in manifests(*ALONE) if m["kind"] == "Deployment"}
     assert by_itself == {CONTROLLER}
 

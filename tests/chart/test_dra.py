@@ -5,7 +5,16 @@ import re
 from typing import Any
 
 import pytest
-from tests.chart.rendering import NAME, RefusedError, agent, manifests, one, render, rights
+from tests.chart.rendering import (
+    AGENTS_ALONE,
+    NAME,
+    RefusedError,
+    agent,
+    manifests,
+    one,
+    render,
+    rights,
+)
 from tests.chart.test_rules import RULES, VALUES
 
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
@@ -17,7 +26,7 @@ PREFIX = "gpu-device-plugin-"
 def kinds(*settings: str) -> dict[str, list[str]]:
     """Kind -> names of the objects that only claims need."""
     found: dict[str, list[str]] = {}
-    for made in manifests(*settings):
+    for made in manifests(AGENTS_ALONE, *settings):
         if made["kind"].startswith(("Mutating", "DeviceClass", "ResourceClaim")):
             found.setdefault(made["kind"], []).append(made["metadata"]["name"])
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import CHART, NAME, agent, manifests, one, render
+from tests.chart.rendering import AGENTS_ALONE, CHART, NAME, agent, manifests, one, render
 from tests.test_docs import page
 from tools.dashboards.agent import PLACE
 
@@ -19,7 +19,7 @@ RULES = CHART / "monitoring" / "alerts.yaml"
 
 def test_the_rules_are_those_that_promtool_tested_without_links_that_lead_nowhere() -> None:
     """A relative runbook_url is of no use in an Alertmanager; `kubectl gpu explain` has its page's text."""
-    made = one(manifests("prometheusRule.enabled=true"), "PrometheusRule")
+    made = one(manifests("prometheusRule.enabled=true", AGENTS_ALONE), "PrometheusRule")
     tested = yaml.safe_load(RULES.read_text())
     for group in tested["groups"]:
         for rule in group["rules"]:
@@ -31,13 +31,14 @@ def test_the_rules_are_those_that_promtool_tested_without_links_that_lead_nowher
 def test_with_the_controller_its_alerts_and_its_dashboard_come_too() -> None:
     """Behind those of the agents."""
     chosen = ("prometheusRule.enabled=true", "grafanaDashboard.enabled=true")
-    made = manifests(*chosen, "controller.enabled=true")
+    made = manifests(*chosen)
     groups = [group["name"] for group in one(made, "PrometheusRule")["spec"]["groups"]]
     own = yaml.safe_load((CHART / "monitoring" / "controller-alerts.yaml").read_text())["groups"]
     assert groups[-len(own) :] == [group["name"] for group in own]
     board = one(made, "ConfigMap", f"{NAME}-dashboard")["data"]
     assert json.loads(board["gpu-device-plugin-controller.json"])["title"]
-    assert len(one(manifests(*chosen), "ConfigMap", f"{NAME}-dashboard")["data"]) == 1
+    alone = one(manifests(*chosen, AGENTS_ALONE), "ConfigMap", f"{NAME}-dashboard")
+    assert len(alone["data"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -93,9 +94,8 @@ def runbooks(made: Sequence[dict[str, Any]], base: str) -> bool:
         for group in one(made, "PrometheusRule")["spec"]["groups"]
         for rule in group["rules"]
     ]
-    return bool(links) and all(
-        link.removeprefix(f"{base}/").startswith("docs/operations/alerts.md#gpu") for link in links
-    )
+    pages = ("docs/operations/alerts.md#gpu", "docs/controller.md#gpu")
+    return bool(links) and all(link.removeprefix(f"{base}/").startswith(pages) for link in links)
 
 
 def test_labels_by_which_they_are_found() -> None:

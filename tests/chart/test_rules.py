@@ -50,6 +50,9 @@ def test_a_value_switches_off_its_rule_and_no_other(key: str) -> None:
 TOKENS = (
     "agent-nodes",
     "agent-pods",
+    "controller-nodes",
+    "controller-objects",
+    "controller-pods",
     "events",
     "uninstall-nodes",
     "clear-nodes-nodes",

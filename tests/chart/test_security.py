@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.chart.rendering import agent, manifests, one, rights
+from tests.chart.rendering import AGENTS_ALONE, agent, manifests, one, rights
 from tests.domain.nvidia.nodes import card, sevenths, whole
 from tests.held import changed, fraction
 
@@ -172,7 +172,8 @@ def test_the_role_holds_each_verb_that_the_agent_uses_and_no_other() -> None:
         },  # kubernetes/objects/node_object.py
     }
     assert rights(role) == {(*what, verb) for what, verbs in used.items() for verb in verbs}
-    kept = [made for made in manifests() if "annotations" not in made["metadata"]]  # no hooks
+    alone = manifests(AGENTS_ALONE)
+    kept = [made for made in alone if "annotations" not in made["metadata"]]  # no hooks
     (other,) = (made for made in kept if made["kind"] == "Role")
     assert other["metadata"]["namespace"] == "kube-system"
     watched = {("", "configmaps", "list"), ("", "configmaps", "watch")}

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import CHART, NAME, RefusedError, agent, manifests, one, render
+from tests.chart.rendering import (
+    AGENTS_ALONE,
+    CHART,
+    NAME,
+    RefusedError,
+    agent,
+    manifests,
+    one,
+    render,
+)
 from tools.harness.cluster.binaries import HELM
 
 from gpu_device_plugin.agent.node_checks.node_settings import file_of
@@ -373,8 +382,8 @@ def test_simulated_nodes_have_cards_of_their_own() -> None:
 
 
 def test_metrics_are_found_by_a_service_only_where_wanted() -> None:
-    kinds = {made["kind"] for made in manifests()}
-    assert not {"Service", "ServiceMonitor"} & kinds
+    found = {(made["kind"], made["metadata"]["name"]) for made in manifests()}
+    assert not {("Service", NAME), ("ServiceMonitor", NAME)} & found
     made = manifests("service.enabled=true", "serviceMonitor.enabled=true", "metrics.port=9500")
     service, monitor = one(made, "Service"), one(made, "ServiceMonitor")
     pod_labels = one(made, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
@@ -396,7 +405,7 @@ def test_probes_ask_the_agents_own_pages() -> None:
 def test_nothing_is_left_of_what_is_switched_off() -> None:
     values = ("rbac.create=false", "serviceAccount.create=false", "serviceAccount.name=mine")
     hooks = ("hooks.uninstall.enabled=false", "hooks.upgrade.enabled=false")
-    made = manifests(*values, *hooks, "policies.enabled=false")
+    made = manifests(*values, *hooks, "policies.enabled=false", AGENTS_ALONE)
     assert {one["kind"] for one in made} == {"ConfigMap", "DaemonSet", "Pod"}  # for `helm test`
 
 
@@ -451,11 +460,11 @@ def test_the_notes_say_what_waits_for_the_scheduler_or_what_the_agents_alone_cos
     no_effect = "Labels alibabacloud.com/... of pods have no effect"
     assert no_effect in placed
     assert no_effect not in notes(on, "controller.webhook.enabled=true")
-    assert no_effect not in notes("controller.enabled=false")
+    assert no_effect not in notes(AGENTS_ALONE)
     alone = "The agents are alone: a pod that fits no single card"
-    assert alone in notes("controller.enabled=false")
+    assert alone in notes(AGENTS_ALONE)
     assert alone not in placed
-    assert alone not in notes("controller.enabled=false", "mode=default")
+    assert alone not in notes(AGENTS_ALONE, "mode=default")
 
 
 def test_the_notes_say_which_labels_turn_claims_on() -> None:
@@ -614,11 +623,12 @@ def test_every_object_goes_where_namespace_override_says() -> None:
 def test_a_quota_admits_the_critical_pods_where_the_cluster_wants_one() -> None:
     """As on GKE, outside kube-system."""
     assert not [m for m in manifests() if m["kind"] == "ResourceQuota"]
-    quota = one(manifests("resourceQuota.enabled=true"), "ResourceQuota")
+    on = "resourceQuota.enabled=true"
+    quota = one(manifests(on, AGENTS_ALONE), "ResourceQuota")
     (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
     assert scope["values"] == [agent(manifests())["priorityClassName"]]
-    assert "kind: ResourceQuota" not in render("resourceQuota.enabled=true", "priorityClassName=")
-    both = one(manifests("resourceQuota.enabled=true", "controller.enabled=true"), "ResourceQuota")
+    assert "kind: ResourceQuota" not in render(on, AGENTS_ALONE, "priorityClassName=")
+    both = one(manifests(on), "ResourceQuota")
     (scope,) = both["spec"]["scopeSelector"]["matchExpressions"]
     assert scope["values"] == ["system-node-critical", "system-cluster-critical"]
 

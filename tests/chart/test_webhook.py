@@ -82,6 +82,8 @@ def test_only_with_the_webhook_for_models_the_controller_follows_profile_and_cat
             made = manifests(ON, f"scheduler.namedBy={named_by}", *settings)
             spec = one(made, "Deployment", CONTROLLER)["spec"]["template"]["spec"]
             assert ("--models" in spec["containers"][0]["args"]) is follows
+            roles = {each["metadata"]["name"] for each in made if "Role" in each["kind"]}
+            assert (f"{CONTROLLER}-models" in roles) is follows
 
 
 def test_class_gpu_without_a_model_passes_only_where_the_operator_says_so() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import STATE
-from tests.e2e.quick_start import load_scheduler
+from tests.e2e.quick_start import ADDRESS, load_scheduler
 from tools.harness.cluster.agent import Agent, AgentDirectories
 from tools.harness.cluster.binaries import provide_scheduler, scheduler_version
 from tools.harness.cluster.cluster import NODE, Cluster
@@ -26,7 +26,6 @@ from gpu_device_plugin.controller.webhook_certificates import SECRET
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 
 SCHEDULER = "gpu-scheduler"
-ADDRESS = "10.96.0.200"
 _FURTHER = {"n2": "core_mem", "n3": "cgpu"}
 MEMORY_ONLY = "n3"
 

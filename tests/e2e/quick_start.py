@@ -21,11 +21,14 @@ from gpu_device_plugin.disk.native_library import native_library
 ROOT = Path(__file__).resolve().parents[2]
 SMI_IMAGE = "docker.io/library/nvidia-smi:1"
 BUILT = "docker.io/library/gpu-device-plugin"
+ADDRESS = "10.96.0.200"
+"""The controller's, here: this cluster resolves no names of Services."""
+_AT = f" --set controller.clusterIP={ADDRESS}"
 
 
 def with_gpus(image: AgentImage, driver_version: str) -> str:
-    """The commands for a cluster with GPUs: names put in, and the values for simulated cards."""
-    simulated = f"--set simulate.profile=v100 --set simulate.driverVersion={driver_version}"
+    """The commands for a cluster with GPUs: names put in, and the values for simulated cards and this cluster."""
+    simulated = f"--set simulate.profile=v100 --set simulate.driverVersion={driver_version}{_AT}"
     names = {"IMAGE": image.repository, "TAG": f"{image.tag} {simulated}", "NODE": NODE}
     text = _block("kubectl create namespace")
     return re.sub(r"\b(IMAGE|TAG|NODE)\b", lambda name: names[name[1]], text)
@@ -34,7 +37,7 @@ def with_gpus(image: AgentImage, driver_version: str) -> str:
 def without_gpus(driver_version: str) -> str:
     """The commands for kind, from the first kubectl on; what Docker would print is put in."""
     _, cut, rest = _block("docker build").partition("kubectl create namespace")
-    text, count = re.subn(r'"\$\(docker run .*?\)"', driver_version, rest)
+    text, count = re.subn(r'"\$\(docker run .*?\)"', f"{driver_version}{_AT}", rest)
     assert (cut, count) == ("kubectl create namespace", 1)
     return cut + text
 

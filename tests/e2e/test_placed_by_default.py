@@ -13,13 +13,14 @@ import pytest
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.kubectl_gpu import kubectl_gpu
-from tests.e2e.placement import ADDRESS, SCHEDULER, wait_for_deployments
-from tests.e2e.quick_start import load_scheduler
+from tests.e2e.placement import SCHEDULER, wait_for_deployments
+from tests.e2e.quick_start import ADDRESS, load_scheduler
 from tests.e2e.test_image import NOTHING, wait_for_rollout
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
+from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
 from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.domain.node.allocation_api import has_claims_api
@@ -121,6 +122,14 @@ def test_it_comes_to_a_cluster_of_agents_and_touches_no_pod_that_is_there(
     assert containers(life, "runs") == before
     assert schedulers(life) == {"runs": DEFAULT, "waits": DEFAULT}
     wait_for_allocatable(life, FOUR_CARDS)
+
+
+def test_a_second_release_with_a_controller_is_refused(life: Cluster) -> None:
+    """Two schedulers of one name would bind the same pods; agents alone may have a release of their own."""
+    words = ("install", "another", str(CHART), "--dry-run=server", "--set=image.tag=any")
+    with pytest.raises(ProgramError, match=f"the release {RELEASE} has a controller"):
+        Helm(life)(*words)
+    assert "kind: DaemonSet" in Helm(life)(*words, f"--set={ALONE}")
 
 
 def test_a_replicaset_that_fits_the_sum_and_no_card_waits_beside_pods_that_run(
