@@ -162,6 +162,24 @@ def test_variable_and_key_of_a_setting_follow_from_its_flag(kind: type) -> None:
         assert (each.variables[0], each.key) == (f"GPU_DEVICE_PLUGIN_{name.upper()}", name)
 
 
+def test_every_reason_of_the_controller_is_in_the_words_of_its_program() -> None:
+    """People search for what kube-scheduler shows."""
+    table = page("docs/controller.md").partition("Every other node gets a reason:")[2]
+    told = re.findall(r"^\| (`.+`) \| ", table.partition("\n\n**Bind**")[0], re.MULTILINE)
+    sources = [ROOT / "src/gpu_device_plugin" / each for each in ("controller", "domain/fractions")]
+    program = "".join(path.read_text() for each in sources for path in each.glob("*.py"))
+    assert len(told) == 9
+    texts = [text for row in told for text in re.findall("`([^`]+)`", row)]
+    parts = [re.split(r": the emptiest.*|…|REASON|fits, but NODE ", text) for text in texts]
+    assert [part for each in parts for part in each if part.strip("[]") not in program] == []
+
+
+def test_no_message_of_the_charts_policies_names_a_file_that_its_reader_may_lack() -> None:
+    templates = (ROOT / "charts/gpu-device-plugin/templates").glob("*.*")
+    text = "\n".join(path.read_text() for path in templates)
+    assert re.findall(r"'[^'\n]*docs/[^'\n]*'", text) == []
+
+
 def test_every_setting_stands_in_the_table_with_its_default() -> None:
     """The page is as `python -m tools.settings_page` writes it."""
     assert page("docs/settings.md") == settings_page.text()

@@ -159,5 +159,5 @@ more, and stands with the rules for claims where these are all off.
       ? 'label aliyun.com/gpu-count=' + variables.label + ', and a claim has at most {{ include "gpu-device-plugin.mostCards" . }} cards'
       : variables.asking.exists(c, {{ include "gpu-device-plugin.cel" "mem(c)" }} > 999999999)
       ? 'aliyun.com/gpu-mem is larger than any card'
-      : 'it breaks a rule that policies.requests switches off (docs/requests.md)')
+      : 'it breaks a rule that policies.requests switches off')
 {{- end }}
