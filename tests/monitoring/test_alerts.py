@@ -377,3 +377,38 @@ def test_the_page_s_way_to_scrape_is_one_that_prometheus_reads(tmp_path: Path) -
     done = promtool("check", "config", "--syntax-only", file)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rule_of_the_docs_gives_each_slice_the_temperature_of_its_card(tmp_path: Path) -> None:
+    """dcgm-exporter names a card once for each pod that shares it, and nothing of slices."""
+    text = page("docs/operations/metrics.md")
+    (rule,) = re.findall(r"```yaml\n(groups:.*?)```", text, re.DOTALL)
+    (tmp_path / "rules.yaml").write_text(rule, encoding="utf-8")
+    other = {**CONTAINER, "pod": "serve", "card": "1"}
+    dcgm = 'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-%d",gpu="%d",instance="10.0.0.9:9400",pod="%s"}'
+    scraped = [
+        series("slice_memory_limit_bytes", "9x5", CONTAINER),
+        series("slice_memory_limit_bytes", "9x5", other),
+        *(series("card_healthy", "1x5", {"card": f"{n}", "uuid": f"GPU-{n}"}) for n in range(3)),
+        *(
+            {"series": dcgm % (card, card, pod), "values": f"{degrees}x5"}
+            for card, pod, degrees in ((0, "a", 61), (0, "b", 61), (1, "a", 42), (2, "", 30))
+        ),
+    ]
+    name = "gpu_slice:dcgm_temperature_celsius"
+    labels = ",".join(f'{key}="{value}"' for key, value in {**TARGET, **CONTAINER}.items())
+    told = [
+        {"labels": f'{name}{{{labels},uuid="GPU-0"}}', "value": 61},
+        {
+            "labels": f'{name}{{{labels},uuid="GPU-1"}}'.replace('card="0"', 'card="1"').replace(
+                "train", "serve"
+            ),
+            "value": 42,
+        },
+    ]
+    asked = [{"expr": name, "eval_time": "3m", "exp_samples": told}]
+    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m"}
+    cases = [{"interval": "1m", "input_series": scraped, "promql_expr_test": asked}]
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({**test, "tests": cases}), encoding="utf-8")
+    done = promtool("test", "rules", tmp_path / "test.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
