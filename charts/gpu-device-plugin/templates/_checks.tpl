@@ -59,6 +59,14 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.simulate.profile (eq (include "gpu-device-plugin.passesNodes" .) "true") }}
 {{- fail "simulate.profile brings its cards by mounts: it does not go with compatWithCPUManager, leave that out" }}
 {{- end }}
+{{- range .Values.extraEnv }}
+{{- if eq .name "NVIDIA_VISIBLE_DEVICES" }}
+{{- fail "extraEnv: NVIDIA_VISIBLE_DEVICES would hide cards from the agent, not keep them for others: name those in the ConfigMap kube-system/unhealthy-gpu-NODE" }}
+{{- end }}
+{{- if regexMatch "^(GPU_DEVICE_PLUGIN_.*|NODE_NAME|POD_NAME|POD_NAMESPACE|NVIDIA_.*)$" .name }}
+{{- fail (printf "extraEnv: the chart gives %s itself; settings are values, not variables" .name) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.simulate.driverVersion (not .Values.simulate.profile) }}
 {{- fail "simulate.driverVersion is the version of a simulated driver: it needs simulate.profile" }}
 {{- end }}
