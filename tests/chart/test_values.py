@@ -294,6 +294,13 @@ def test_agents_go_to_nodes_with_a_card_and_simulated_ones_to_all_others() -> No
     assert set.union(*simulated.values()) == {"NotIn", "DoesNotExist"}
 
 
+def test_an_agent_that_starts_again_on_a_node_that_is_about_to_be_removed_is_let_in() -> None:
+    """Pods there may still end slowly, and restart."""
+    tolerated = {each["key"]: each.get("effect") for each in agent(manifests())["tolerations"]}
+    for taint in ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"):
+        assert tolerated[taint] == "NoSchedule"
+
+
 def test_a_pod_is_told_where_it_may_run_and_by_which_runtime() -> None:
     values: dict[str, Any] = {
         "nodeSelector": {"pool": "gpu"},
