@@ -75,7 +75,8 @@ def rendered() -> str:
         "## Values",
         "",
         "An unknown value is an error. Node labels take precedence over `mode`, `placement` and",
-        "`computePolicy`. `global.imageRegistry` of a parent chart is put before `image.repository`.",
+        "`computePolicy`. `global.imageRegistry` of a parent chart is put before `image.repository`, and before",
+        "`scheduler.image.repository` in place of `registry.k8s.io`.",
     ]
     for path, value in leaves(values):
         if head := heads.pop(path.partition(".")[0], ""):

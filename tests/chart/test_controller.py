@@ -261,11 +261,39 @@ def test_the_scheduler_shows_the_certificate_that_the_controller_made_for_it() -
     }
 
 
-def test_the_stock_scheduler_has_the_clusters_version() -> None:
-    for version in ("1.35.2", "v1.35.2-gke.1047000", "v1.35.2+k3s1"):
-        text = render(*BOTH, kubernetes=version)
-        assert '/kube-scheduler:v1.35.2"\n' in text, f"no image has the tag {version}"
-    assert '/kube-scheduler:v9"' in render(*BOTH, "scheduler.image.tag=v9")
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("1.35.2", "v1.35.2"),
+        ("v1.35.2-gke.1047000", "v1.35.2"),
+        ("v1.35.2+k3s1", "v1.35.2"),
+        ("1.36", "v1.36.0"),
+        ("1.34+", "v1.34.0"),
+        ("v1.38.0-beta.0", "v1.38.0-beta.0"),
+        ("v1.38.0-rc.1+k3s1", "v1.38.0-rc.1"),
+    ],
+)
+def test_the_stock_scheduler_has_the_clusters_version(version: str, tag: str) -> None:
+    """Argo CD gives helm two parts of it. A cluster says a pre-release, which `--kube-version` leaves out."""
+    cluster = f'(dict "KubeVersion" (dict "Version" "{version}"))'
+    named = f'include "gpu-device-plugin.schedulerImage" (dict "Values" .Values "Capabilities" {cluster})'
+    beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}
+    beside["said"] = f"{{{{ {named} }}}}"
+    made = manifests(values={"extraObjects": [beside]})
+    assert one(made, "Secret", "x")["said"] == f"registry.k8s.io/kube-scheduler:{tag}"
+    if "-" not in tag:
+        assert f'/kube-scheduler:{tag}"\n' in render(*BOTH, kubernetes=version)
+
+
+def test_the_stock_schedulers_image_is_pulled_where_it_is_not_there_whatever_the_plugins_is() -> (
+    None
+):
+    """That one may be loaded on its nodes by hand."""
+    made = manifests("image.pullPolicy=Never", "scheduler.image.tag=v9")
+    (container,) = pod_of(made, SCHEDULER)["containers"]
+    assert container["imagePullPolicy"] == "IfNotPresent"
+    assert container["image"].endswith("/kube-scheduler:v9")
+    assert pod_of(made, CONTROLLER)["containers"][0]["imagePullPolicy"] == "Never"
 
 
 def test_the_controller_may_do_what_it_does_and_no_more() -> None:

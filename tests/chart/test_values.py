@@ -427,10 +427,12 @@ def test_an_image_is_named_by_registry_and_digest_where_they_are_given() -> None
 
 
 def test_the_stock_scheduler_comes_from_that_registry_too() -> None:
-    values = ("controller.enabled=true", "scheduler.enabled=true")
-    text = render(*values, "global.imageRegistry=r.example:5000")
+    """In place of its own, not before it."""
+    text = render("global.imageRegistry=r.example:5000")
+    other = render("global.imageRegistry=r.example:5000", "scheduler.image.repository=k8s/planner")
 
-    assert 'image: "r.example:5000/registry.k8s.io/kube-scheduler:v' in text
+    assert 'image: "r.example:5000/kube-scheduler:v' in text
+    assert 'image: "r.example:5000/k8s/planner:v' in other
 
 
 def notes(*settings: str, kubernetes: str = "") -> str:

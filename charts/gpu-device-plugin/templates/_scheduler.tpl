@@ -78,8 +78,17 @@ extenders:
       {{- end }}
 {{- end }}
 
+{{/*
+By default in the cluster's version: without a vendor's suffix, with that of a pre-release. Argo CD tells helm two parts of
+it, as 1.36 or 1.36+; semver adds the third.
+*/}}
 {{- define "gpu-device-plugin.schedulerImage" -}}
-{{- with (.Values.global).imageRegistry }}{{ . }}/{{ end }}
-{{- .Values.scheduler.image.repository }}
-{{- with .Values.scheduler.image.digest }}@{{ . }}{{ else }}:{{ default (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version) .Values.scheduler.image.tag }}{{ end }}
+{{- $image := .Values.scheduler.image }}
+{{- $version := regexFind "^v?[0-9]+(\\.[0-9]+)+(-(alpha|beta|rc)\\.[0-9]+)?" .Capabilities.KubeVersion.Version }}
+{{- with (.Values.global).imageRegistry }}
+{{- . }}/{{ $image.repository | trimPrefix "registry.k8s.io/" }}
+{{- else }}
+{{- $image.repository }}
+{{- end }}
+{{- with $image.digest }}@{{ . }}{{ else }}:{{ default (printf "v%s" (semver $version)) $image.tag }}{{ end }}
 {{- end }}
