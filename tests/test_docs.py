@@ -230,7 +230,7 @@ def test_every_label_and_annotation_of_the_code_stands_on_its_page() -> None:
 
 OTHERS_FLAGS = r"""--(set|set-string|values|reset-then-reuse-values|no-hooks|build-arg|secret|help|minutes|simulated|
 require-hashes|probe|previous|root-dir|kube-api-qps|admission-control-config-file|terminated-pod-gc-threshold|
-gpu-memory-utilization|mem-fraction-static|emulated-version)"""
+gpu-memory-utilization|mem-fraction-static|emulated-version|kube-version)"""
 """Flags of helm, docker, kubectl, Kubernetes, tests and tools that pages name."""
 
 

@@ -1,7 +1,8 @@
-"""The commands of README's quick starts, word for word, end with nvidia-smi showing the slice.
+"""The commands of README's quick starts end with nvidia-smi showing the slice.
 
 Those for a cluster with GPUs run with the names that a reader puts in, and with the two values for
-simulated cards; those for kind from the first kubectl on.
+simulated cards; those for kind from the first kubectl on. Both get the controller's address: this
+cluster has no DNS.
 """
 
 import os
