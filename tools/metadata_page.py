@@ -106,6 +106,7 @@ TABLES = {
         Key(pod_admission.CLASS_LABEL, TENANT, "controller's webhook", f"{_names((*pod_admission.GPU_CLASSES, *pod_admission.OTHER_CLASSES))}: [classes](models.md)"),
         Key(leader_label.LEADER_LABEL, CONTROLLER, "the controller's Service", "`true` on the replica that answers kube-scheduler"),
         Key(survey_objects.SCHEDULER_LABEL, HELM, "kubectl gpu", "on the chart's kube-scheduler: the `schedulerName` that it serves"),
+        Key(survey_objects.NAMES_SCHEDULER_LABEL, HELM, "kubectl gpu", "on the controller, before Kubernetes 1.36: the `schedulerName` that its webhook gives new pods"),
     ),
     "Annotations of a pod": (
         Key(modes.PLACEMENT_ANNOTATION, TENANT, "agent, controller", _names(modes.PlacementPolicy), "its node's"),

@@ -1,7 +1,9 @@
 """controller.enabled brings what docs/controller.md says, with scheduler.enabled its scheduler too."""
 
+import json
 import re
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -23,7 +25,10 @@ from gpu_device_plugin.controller.run_controller import LEASE, Times
 from gpu_device_plugin.controller.webhook_certificates import SECRET
 from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
-from gpu_device_plugin.kubernetes.objects.survey_objects import SCHEDULER_LABEL
+from gpu_device_plugin.kubernetes.objects.survey_objects import (
+    NAMES_SCHEDULER_LABEL,
+    SCHEDULER_LABEL,
+)
 from gpu_device_plugin.settings.controller_settings import ControllerSettings
 from gpu_device_plugin.settings.setting import settings_of
 from gpu_device_plugin.web.certificate_authority import AUTHORITY, CLIENT, CLIENT_KEY
@@ -62,11 +67,19 @@ def test_all_of_it_is_there_by_default_and_one_value_leaves_it_out() -> None:
     """The second scheduler has nobody to ask without the controller."""
     deployments = {m["metadata"]["name"] for m in manifests() if m["kind"] == "Deployment"}
     assert deployments == {CONTROLLER, SCHEDULER}
-    without = manifests(AGENTS_ALONE, "scheduler.enabled=true")
-    parts = (CONTROLLER, SCHEDULER)
-    assert not [m for m in without if m["metadata"]["name"].startswith(parts)]
-    left_out = {"Deployment", "Service", "PodDisruptionBudget", "MutatingWebhookConfiguration"}
-    assert not left_out & {made["kind"] for made in without}
+    choice = ("controller.replicas=2", "scheduler.replicas=2", "controller.webhook.enabled=true")
+    parts, left_out = [
+        {
+            (m["kind"], m["metadata"]["name"])
+            for m in yaml.load_all(render(*choice, *alone, kubernetes="1.35.2"), yaml.CSafeLoader)
+            if m
+        }
+        for alone in ((), (AGENTS_ALONE,))
+    ]
+    kinds = {"Deployment", "Service", "PodDisruptionBudget", "MutatingWebhookConfiguration"}
+    assert kinds <= {kind for kind, _ in parts}
+    assert not kinds & {kind for kind, _ in left_out}
+    assert not [name for _, name in left_out if name.startswith((CONTROLLER, SCHEDULER))]
     by_itself = {m["metadata"]["name"] for m in manifests(*ALONE) if m["kind"] == "Deployment"}
     assert by_itself == {CONTROLLER}
 
@@ -156,6 +169,15 @@ def test_the_schedulers_pod_says_whose_name_it_serves() -> None:
     assert template["metadata"]["labels"][SCHEDULER_LABEL] == "cards"
 
 
+def test_the_controllers_pod_says_whose_name_its_webhook_gives() -> None:
+    """By which `doctor` knows that new pods were to get it."""
+    for version, name in (("1.35.2", "cards"), ("1.36.3", None)):
+        text = render("scheduler.name=cards", kubernetes=version)
+        made = [m for m in yaml.load_all(text, yaml.CSafeLoader) if m]
+        template = one(made, "Deployment", CONTROLLER)["spec"]["template"]
+        assert template["metadata"]["labels"].get(NAMES_SCHEDULER_LABEL) == name
+
+
 def test_a_policy_where_the_api_server_has_none_is_refused() -> None:
     with pytest.raises(RefusedError, match=r"scheduler.namedBy policy needs Kubernetes 1.36"):
         render(ON, "scheduler.namedBy=policy", kubernetes="1.35.2")
@@ -171,6 +193,9 @@ def test_both_ways_name_the_scheduler_of_the_same_pods_and_refuse_none() -> None
     (entry,) = one(webhook, "MutatingWebhookConfiguration", CONTROLLER)["webhooks"]
     assert entry["matchConditions"] == spec["matchConditions"]
     assert entry["failurePolicy"] == spec["failurePolicy"] == "Ignore"
+    assert entry["timeoutSeconds"] == 2, (
+        "every pod waits that long where the webhook cannot be reached"
+    )
     assert entry["clientConfig"]["service"]["path"] == NAME_SCHEDULER
     binding = one(policy, "MutatingAdmissionPolicyBinding", f"{NAME}-scheduler-name")["spec"]
     assert entry["namespaceSelector"] == binding["matchResources"]["namespaceSelector"]
@@ -261,6 +286,28 @@ def test_the_scheduler_shows_the_certificate_that_the_controller_made_for_it() -
     }
 
 
+def template_said(template: str) -> str:
+    """What a template of the chart makes, beside the chart's own manifests."""
+    beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}
+    made = manifests(values={"extraObjects": [{**beside, "said": template}]})
+    return str(one(made, "Secret", "x")["said"] or "").strip()
+
+
+@pytest.mark.parametrize("setting", ["nameOverride=slices", "fullnameOverride=slices"])
+def test_another_releases_controller_is_found_whatever_its_name(setting: str) -> None:
+    """By which helm refuses to install a second one, and goes on with the release's own."""
+    labels = [m["metadata"]["labels"] for m in manifests(setting) if m["kind"] == "ClusterRole"]
+    roles = [
+        f'(dict "metadata" (dict "labels" (dict {" ".join(map(json.dumps, chain(*each.items())))})))'
+        for each in labels
+    ]
+    given = f'"roles" (list {" ".join(roles)})'
+    for release, found in (("another", NAME), (NAME, "")):
+        root = f'"root" (dict "Release" (dict "Name" "{release}"))'
+        named = f'include "gpu-device-plugin.otherController" (dict {root} {given})'
+        assert template_said(f"{{{{ {named} }}}}") == found
+
+
 @pytest.mark.parametrize(
     ("version", "tag"),
     [
@@ -277,10 +324,7 @@ def test_the_stock_scheduler_has_the_clusters_version(version: str, tag: str) ->
     """Argo CD gives helm two parts of it. A cluster says a pre-release, which `--kube-version` leaves out."""
     cluster = f'(dict "KubeVersion" (dict "Version" "{version}"))'
     named = f'include "gpu-device-plugin.schedulerImage" (dict "Values" .Values "Capabilities" {cluster})'
-    beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}
-    beside["said"] = f"{{{{ {named} }}}}"
-    made = manifests(values={"extraObjects": [beside]})
-    assert one(made, "Secret", "x")["said"] == f"registry.k8s.io/kube-scheduler:{tag}"
+    assert template_said(f"{{{{ {named} }}}}") == f"registry.k8s.io/kube-scheduler:{tag}"
     if "-" not in tag:
         assert f'/kube-scheduler:{tag}"\n' in render(*BOTH, kubernetes=version)
 

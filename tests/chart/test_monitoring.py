@@ -63,6 +63,18 @@ def test_the_controller_is_scraped_by_whichever_monitor_scrapes_the_agents(
     assert endpoint["port"] in ports & {port["name"] for port in service["spec"]["ports"]}
 
 
+@pytest.mark.parametrize("monitors", [(), ("podMonitor.enabled=true",), SCRAPED])
+def test_that_no_controller_is_seen_is_an_alert_only_where_one_is_looked_for(
+    monitors: tuple[str, ...],
+) -> None:
+    """Else a Prometheus that scrapes the agents by a configuration of its own calls a healthy one gone."""
+    made = one(manifests("prometheusRule.enabled=true", *monitors), "PrometheusRule")
+    rules = {rule["alert"]: rule for group in made["spec"]["groups"] for rule in group["rules"]}
+    expression = rules["GpuControllerWithoutLeader"]["expr"]
+    assert expression.startswith("sum by (namespace) (gpu_controller_leader) == 0")
+    assert ("absent(gpu_controller_leader)" in expression) == bool(monitors)
+
+
 def test_the_rules_follow_the_name_of_the_release() -> None:
     """The job of a ServiceMonitor is the name of its Service."""
     made = manifests(*SCRAPED, "prometheusRule.enabled=true", "fullnameOverride=slices")

@@ -471,7 +471,10 @@ def test_the_notes_say_what_waits_for_the_scheduler_or_what_the_agents_alone_cos
     assert no_effect in placed
     assert no_effect not in notes(on, "controller.webhook.enabled=true")
     assert no_effect not in notes(AGENTS_ALONE)
-    alone = "The agents are alone: a pod that fits no single card"
+    away = "while no controller answers go to the default scheduler"
+    assert away in notes(on, kubernetes="1.35.2")
+    assert away not in placed
+    alone = "Unless the controller of another one places pods, a pod that fits no single card"
     assert alone in notes(AGENTS_ALONE)
     assert alone not in placed
     assert alone not in notes(AGENTS_ALONE, "mode=default")

@@ -349,6 +349,7 @@ async def test_a_node_whose_mode_is_not_served_is_a_problem(cluster: Cluster) ->
 
 LEADER = {"gpu-device-plugin/leader": "true"}
 SERVES = {"gpu-device-plugin/scheduler": SCHEDULER_NAME}
+NAMES = {"gpu-device-plugin/names-scheduler": SCHEDULER_NAME}
 CONTROLLER = ("gpu-device-plugin", "controller")
 
 
@@ -410,6 +411,34 @@ async def test_a_leader_that_is_not_ready_leads_and_is_named(cluster: Cluster) -
 
     assert "no controller leads" not in said
     assert "problem  the controller that leads is not ready: while it runs it places pods" in said
+
+
+async def test_new_pods_that_an_unreachable_webhook_left_as_they_were_are_counted(
+    cluster: Cluster,
+) -> None:
+    """The API server says nothing, and every pod goes where it would go with the agents alone."""
+    await agents(cluster)
+    controller = placing("c", LEADER | NAMES, *CONTROLLER)
+    controller["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T10:00:00Z"
+    await cluster.server.put("/api/v1/namespaces/gpu/pods/c", controller)
+    made = {name: pod(name, 2, 30) for name in ("old", "new", "named", "daemons", "system", "none")}
+    for name, each in made.items():
+        hour = "09" if name == "old" else "11"
+        each["metadata"]["creationTimestamp"] = f"2026-01-01T{hour}:00:00Z"
+    made["named"]["spec"]["schedulerName"] = "volcano"
+    owner = {"uid": "d", "kind": "DaemonSet", "controller": True}
+    made["daemons"]["metadata"]["ownerReferences"] = [owner]
+    made["none"]["spec"]["containers"][0]["resources"] = {}
+    for name, each in made.items():
+        place = "kube-system" if name == "system" else "ns"
+        each["metadata"]["namespace"] = place
+        await cluster.server.put(f"/api/v1/namespaces/{place}/pods/{name}", each)
+    missed = "problem  1 new pod with slices kept the default scheduler, although the webhook"
+    assert missed in await found(cluster)
+
+    del controller["metadata"]["labels"][next(iter(NAMES))]
+    await cluster.server.put("/api/v1/namespaces/gpu/pods/c", controller)
+    assert "kept the default scheduler" not in await found(cluster)
 
 
 async def test_a_tenants_pod_with_our_labels_is_no_part_of_ours(cluster: Cluster) -> None:

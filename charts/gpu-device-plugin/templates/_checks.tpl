@@ -88,13 +88,10 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.controller.enabled (eq (int .Values.controller.metricsPort) 8443) }}
 {{- fail "controller.metricsPort 8443 is the port that kube-scheduler asks: give another one" }}
 {{- end }}
-{{- /* By their ClusterRoles: of one release name there is one in a cluster. */ -}}
-{{- $controllers := printf "%s-controller" (include "gpu-device-plugin.name" .) }}
-{{- range ternary (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items list .Values.controller.enabled }}
-{{- $labels := .metadata.labels | default dict }}
-{{- $release := get $labels "app.kubernetes.io/instance" }}
-{{- if and (eq (get $labels "app.kubernetes.io/name") $controllers) (ne $release $.Release.Name) }}
-{{- fail (printf "the release %s has a controller, which places pods on the nodes of every release: set controller.enabled to false here" $release) }}
+{{- if .Values.controller.enabled }}
+{{- $roles := (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items }}
+{{- with include "gpu-device-plugin.otherController" (dict "root" . "roles" $roles) | trim }}
+{{- fail (printf "the release %s has a controller, which places pods on the nodes of every release: set controller.enabled to false here" .) }}
 {{- end }}
 {{- end }}
 {{- if and .Values.controller.networkPolicy.enabled (not .Values.controller.networkPolicy.from) }}

@@ -44,6 +44,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- join "," $names }}
 {{- end }}
 
+{{/* Other releases with a controller, by their ClusterRoles, whatever names they chose: given are root and roles. */}}
+{{- define "gpu-device-plugin.otherController" -}}
+{{- range .roles }}
+{{- $labels := .metadata.labels | default dict }}
+{{- $release := get $labels "app.kubernetes.io/instance" }}
+{{- if and (eq (get $labels "app.kubernetes.io/component") "gpu-device-plugin-controller") (ne $release $.root.Release.Name) }}
+{{- $release }}{{ " " }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* "true" where the API server asks the controller about new pods. */}}
 {{- define "gpu-device-plugin.hasWebhook" -}}
 {{- and .Values.controller.enabled (or .Values.controller.webhook.enabled (eq (include "gpu-device-plugin.namedBy" .) "webhook")) }}

@@ -7,6 +7,7 @@ from gpu_device_plugin.domain.wording import count_noun
 from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
 from gpu_device_plugin.kubernetes.objects.leader_label import LEADER_LABEL
 from gpu_device_plugin.kubernetes.objects.survey_objects import (
+    NAMES_SCHEDULER_LABEL,
     SCHEDULER_LABEL,
     SurveyedPod,
     container_of,
@@ -29,7 +30,9 @@ def placing_findings(
     namespaces = {each.metadata.namespace for each in agents}
     alive = [pod for pod in pods if not pod.status.is_over]
     near = [pod for pod in alive if pod.metadata.namespace in namespaces]
-    yield from _controller_findings([pod for pod in near if container_of(pod.spec, "controller")])
+    controllers = [pod for pod in near if container_of(pod.spec, "controller")]
+    yield from _controller_findings(controllers)
+    yield from _unnamed_findings(alive, controllers)
     pending = [pod for pod in alive if _waits(pod)]
     waiting = Counter(pod.spec.scheduler_name for pod in pending)
     unheard = {pod.spec.scheduler_name for pod in pending if not _is_answered(pod)}
@@ -63,6 +66,39 @@ def _controller_findings(controllers: Sequence[SurveyedPod]) -> Iterator[Finding
             "the controller that leads is not ready: while it runs it places pods, and its webhook does not answer",
             logs_cure(_names(leaders)),
         )
+
+
+def _unnamed_findings(
+    pods: Sequence[SurveyedPod], controllers: Sequence[SurveyedPod]
+) -> Iterator[Finding]:
+    """An API server that cannot reach the webhook says nothing, and creates the pods as they are."""
+    asked = [pod for pod in controllers if pod.is_ready and _names_scheduler(pod)]
+    since = max((pod.condition("Ready").last_transition_time for pod in asked), default="")
+    missed = [
+        pod for pod in pods if "" < since < pod.metadata.creation_timestamp and _is_unnamed(pod)
+    ]
+    if missed:
+        yield problem(
+            f"{count_noun(len(missed), 'new pod')} with slices kept the default scheduler, "
+            f"although the webhook is to give them {_names_scheduler(asked[0])}",
+            f"let the API server reach port 8443 of {_names(asked)} (firewall, overlay network), then make these pods again",
+        )
+
+
+def _names_scheduler(controller: SurveyedPod) -> str:
+    return (controller.metadata.labels or {}).get(NAMES_SCHEDULER_LABEL, "")
+
+
+def _is_unnamed(pod: SurveyedPod) -> bool:
+    """Whether the webhook was to name its scheduler, as the chart's conditions say."""
+    owner, asking = pod.metadata.owner, asking_of(pod)
+    return (
+        pod.spec.scheduler_name == _DEFAULT
+        and pod.metadata.namespace != "kube-system"
+        and not (owner and owner.kind == "DaemonSet")
+        and asking is not None
+        and asking.request.asks_units
+    )
 
 
 def _waits(pod: SurveyedPod) -> bool:

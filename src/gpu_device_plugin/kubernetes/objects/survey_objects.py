@@ -26,16 +26,19 @@ from gpu_device_plugin.kubernetes.objects.pod_spec import devices_asked, whole_r
 _METRICS = "metrics"
 SCHEDULER_LABEL = "gpu-device-plugin/scheduler"
 """On the pods of the chart's kube-scheduler: the name that it serves."""
+NAMES_SCHEDULER_LABEL = "gpu-device-plugin/names-scheduler"
+"""On the controller's pods: the name that its webhook gives to new pods."""
 _MOST_LABELS = 256
 
 
-class Condition(msgspec.Struct):
+class Condition(msgspec.Struct, rename="camel"):
     """One entry of `status.conditions`."""
 
     type: str
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_transition_time: str = ""
 
 
 class Address(msgspec.Struct):
