@@ -4,6 +4,7 @@ The kubelet's choice stands, and what it chose is recorded afterwards.
 """
 
 import json
+import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -281,6 +282,24 @@ async def test_a_card_that_waits_offers_no_unit_of_a_pod_that_ended(tmp_path: Pa
         await offered(rig, gpu=9)
         await rig.delete(rig.uid("pod-0"))
         await offered(rig, gpu=8)
+
+
+async def test_a_holder_that_a_pass_finds_changes_the_list_of_its_card(tmp_path: Path) -> None:
+    """Nobody had recorded it: the kubelet would give the card to pods that the agent had to refuse."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        await rig.kubelet.pod_resources.stop()
+        assert (await rig.admit("holder", {GPU: 1})).is_admitted
+        await rig.stop_agent(signal.SIGKILL)
+        file.write_text("version: v1")
+        await rig.start_agent(mode="default", config_file=file)
+        await offered(rig, gpu=4)
+        await rig.kubelet.pod_resources.start(rig.kubelet.registry.book)
+        await annotated(rig, "holder")
+        listed = rig.kubelet.registry.book.healthy
+        await until(lambda: sum("::" in unit for unit in listed[GPU]) == 1, 15, lambda: listed)
 
 
 async def test_another_mig_strategy_needs_no_restart(tmp_path: Path) -> None:

@@ -1,12 +1,18 @@
 """The promise: a reconcile pass follows a burst of answers, and does not wait for ever for its end."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
+from tests.held import fraction
 from tools.harness.waiting import until
 
 from gpu_device_plugin.agent.reconcile import holders
-from gpu_device_plugin.agent.reconcile.holders import UnreconciledAllocations
+from gpu_device_plugin.agent.reconcile.holders import Holders, UnreconciledAllocations
+from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.disk.disk_thread import Writer
+from gpu_device_plugin.disk.grant_file import GrantStore
+from gpu_device_plugin.domain.node.pods import PodRef
 
 
 async def test_one_pass_follows_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +50,17 @@ async def test_an_answer_is_unread_until_a_pass_that_began_after_the_kubelet_not
     assert answers
     answers.were_read(now + holders.NOTED_SECONDS)
     assert not answers
+
+
+async def test_a_pass_within_a_burst_opens_no_guard_and_closes_none(tmp_path: Path) -> None:
+    """A card that has left its previous configuration would go back to it for pods that are gone."""
+    store = LedgerStore(GrantStore(tmp_path, "boot"), Writer())
+    store.amend([fraction(f"x{n}", PodRef("a", f"b{n}", f"uid-{n}"), "main") for n in (1, 2)])
+    found = Holders(store)
+    found.note((), frozenset({"x1"}), frozenset({"x1"}))
+    assert store.shown.grants.keys() == {"x2"}
+
+    found.unreconciled_allocations.note()
+    found.note((), frozenset({"x1", "x2"}), frozenset({"x1", "x2"}))
+    assert store.shown.grants.keys() == {"x2"}
+    await store.close(20)

@@ -205,7 +205,8 @@ class Agent:
         await wiring.reconciler.files.repair()
         self._checks.look()  # the first time neither cards nor mode may have been known
         wiring.node_store.subscribe(wiring.device_lists.publish)
-        wiring.device_lists.publish(wiring.node_store.read())
+        wiring.reconciler.compared.subscribe(wiring.publish_lists)
+        wiring.publish_lists()
         wiring.readiness.is_prepared = True
         wiring.claim_endpoint.begin()
         # Objects that exist now stay: no garbage collection should walk them during a call.

@@ -309,7 +309,7 @@ class Wiring:
         self.registrations.changed.subscribe(self._endpoint_changed)
 
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
-        pools, ledger = self.schemes.pools(state), self.ledger_store.ledger
+        pools, ledger = self.schemes.pools(state), self.ledger_store.shown
         return pools_behind(pools, state.allocation_api, ledger, self.claim_endpoint.withheld)
 
     def _wire_readers(self) -> None:
@@ -353,7 +353,6 @@ class Wiring:
     def _wire_lifecycle(self) -> None:
         settings, claims = self.settings, self.claim_endpoint
         self.layout = LayoutCheck(self.schemes, self.node_store, self.recorder)
-        self.reconciler.passed.subscribe(self._holders_compared)
         self.withdrawal = Withdrawal(
             self.node_store,
             self.ledger_store,
@@ -404,13 +403,9 @@ class Wiring:
         self.publisher.show()
         return self.metrics.page(accept, is_ready=self.readiness.tell()[0])
 
-    def _publish_lists(self) -> None:
+    def publish_lists(self, _: None = None) -> None:
+        """Those that differ from what the kubelet has are sent; what a card offers may follow from its holders."""
         self.device_lists.publish(self.node_store.read())
-
-    def _holders_compared(self, _: None) -> None:
-        """A card that waits offers what living pods hold of it, so each pod that ends changes its list."""
-        if self.layout.waiting:
-            self._publish_lists()
 
     def find_idle_sharing(self) -> str | None:
         """That NVIDIA's configuration shares devices of which the node's mode offers no replicas.
@@ -425,7 +420,7 @@ class Wiring:
     def _configuration_changed(self, _: None) -> None:
         self.cards.follow_rules()
         self.layout.run()  # before the lists: what waits now is published again when it has ended
-        self._publish_lists()
+        self.publish_lists()
 
     def _pod_synced(self, pod: PodRef) -> None:
         """The spec of a pod arrived: a grant that was made without it can be checked now."""

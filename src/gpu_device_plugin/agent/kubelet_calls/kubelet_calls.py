@@ -73,9 +73,11 @@ class KubeletCalls:
             recording = self.schemes.recorder(resource)
             if recording is None:
                 return await self._prefer(call, free)
-            others, more = free - call.must_include, size - len(call.must_include)
+            view = self.schemes.view(recording, self.state())
+            others = (free - call.must_include) & recording.groups(resource, view).keys()
+            more = size - len(call.must_include)
             least = self.holders.least_used(self.admission.ledger, others, more) | call.must_include
-            return recording.prefer(call, least, self.schemes.view(recording, self.state()))
+            return recording.prefer(call, least, view)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
         call = Call(resource, len(ids), frozenset(ids))

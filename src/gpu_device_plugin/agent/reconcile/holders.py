@@ -56,10 +56,12 @@ class Holders:
     ) -> None:
         """What a pass has found: resource and pod of all units that List or checkpoint shows; slices whose pods may be over, and those that neither shows.
 
-        What was answered a moment ago may not stand in either yet, so that none opens a guard.
+        What was answered a moment ago may not stand in either yet, so that it opens no further guard.
         """
         self._shown = shown
-        self._ledger_store.set_gone(over, frozenset() if self.unreconciled_allocations else unshown)
+        if self.unreconciled_allocations:
+            unshown &= self._ledger_store.unshown
+        self._ledger_store.set_gone(over, unshown)
 
     def is_behind(self) -> bool:
         """Whether a pod may hold, by an answer of a scheme that records, what no grant has yet."""

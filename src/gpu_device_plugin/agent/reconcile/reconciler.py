@@ -75,6 +75,8 @@ class Reconciler:
         self.files = FileKeeper(self.ledger_store, self.setup, self.recorder)
         """The files of slices, also between two passes."""
         self.drift = 0
+        self.compared = Signal[None]()
+        """Emitted when a pass knows who holds what, before it has mended any file."""
         self.passed = Signal[None]()
         """Emitted after each pass."""
         self.checkpoint_stale = Signal[None]()
@@ -117,6 +119,7 @@ class Reconciler:
                 self.holders.unreconciled_allocations.were_read(begun)
                 self._correct(witnesses)
             self.holders.has_passed = True
+            self.compared.emit(None)
             await self.files.repair_and_remove()
             self.passed.emit(None)
         except (KubeletError, StorageError) as error:

@@ -69,6 +69,10 @@ class LedgerStore:
     def shown(self) -> Ledger:
         return self._live.shown
 
+    @property
+    def unshown(self) -> frozenset[str]:
+        return self._live.unshown
+
     def set_gone(self, over: frozenset[str], unshown: frozenset[str]) -> None:
         """What the last reconcile pass found of slices that end later: see `LiveLedger`."""
         self._live.gone, self._live.unshown = over, unshown

@@ -20,7 +20,7 @@ from gpu_device_plugin.domain.grants.scheme_protocol import Scheme
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRef, PodRequest
-from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState
 from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
@@ -117,6 +117,16 @@ class KubeletChoosesDevices(Scheme):
     def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
         """What a container receives that holds the call's units."""
 
+    def groups(self, resource: str, state: NodeState) -> Mapping[str, DeviceGroup]:
+        """The units of a resource that are offered now, each with its group."""
+        return {
+            unit: group
+            for pool in self.pools(state)
+            if pool.resource == resource
+            for group in pool.groups
+            for unit in group.ids
+        }
+
     def check_call(self, call: Call, state: NodeState) -> None:
         """Check that these units may be given to a container, whichever it is.
 
@@ -124,13 +134,7 @@ class KubeletChoosesDevices(Scheme):
             RequestError: No container gets this, or a unit is not offered now.
             DoesNotFitError: A device is unhealthy.
         """
-        groups = {
-            text: group
-            for pool in self.pools(state)
-            if pool.resource == call.resource
-            for group in pool.groups
-            for text in group.ids
-        }
+        groups = self.groups(call.resource, state)
         unknown = sorted(call.must_include - groups.keys())
         if unknown:
             raise RequestError(
