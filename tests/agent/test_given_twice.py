@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import signal
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.agent.test_nvidia import GPU, SEVENTH, annotated, offered, visible
+from tests.domain.nvidia.nodes import whole
 from tests.domain.words import grant, pod
 from tools.harness.kubelet_registry import CHECKPOINT_NAME
 from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
@@ -20,9 +22,15 @@ from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.disk.region import REGION_BYTES
 from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.nvidia.configuration import Configuration
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.errors import DoesNotFitError
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
 
@@ -102,6 +110,34 @@ async def test_a_card_whose_replica_is_held_is_not_offered_whole(tmp_path: Path)
         assert not (await rig.admit("third", {GPU: 1})).is_admitted
         seen = {(await visible(rig, name))[0] for name in ("s-0", "s-1")}
         assert seen == {card.uuid for card in rig.cards.view().cards}
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)], ids=["whole", "replicas"])
+async def test_a_card_is_not_given_under_two_configurations_by_an_agent_that_lacks_its_holder(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    """It was killed before a pass had recorded the holder, and PodResources is still silent: the checkpoint tells."""
+
+    def configuration(replicas: int) -> str:
+        shared = f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
+        return f"version: v1\n{shared if replicas > 1 else ''}"
+
+    file = tmp_path / "config.yaml"
+    file.write_text(configuration(before))
+    async with two_cards(config_file=file) as rig:
+        await offered(rig, gpu=2 * before)
+        await rig.kubelet.pod_resources.stop()
+        assert (await rig.admit("holder", {GPU: 1})).is_admitted
+        await rig.stop_agent(signal.SIGKILL)
+        file.write_text(configuration(after))
+        await rig.start_agent(mode="default", config_file=file)
+        await offered(rig, gpu=2 * after)
+        assert (await rig.admit("second", {GPU: after})).is_admitted
+        assert await visible(rig, "second") != await visible(rig, "holder")
+        refused = await rig.admit("third", {GPU: 1})
+        assert (
+            "is not free: by the kubelet's checkpoint pod default/holder holds" in refused.message
+        )
 
 
 ALONE = {"ack.gpushare.placement": "require-whole-device"}
@@ -251,3 +287,30 @@ def test_a_card_of_which_only_a_cgroup_tells_that_it_is_in_use_is_given_last() -
         asyncio.run(check(gone, get=other_units).check_chosen(call, frozenset(), [gone], []))
     call = Call(GPU, 1, frozenset({"m01"}))
     asyncio.run(check(lives, get=other_units).check_chosen(call, frozenset(), [lives], []))
+
+
+def test_the_checkpoint_tells_of_a_card_under_an_earlier_configuration_while_the_ledger_is_behind() -> (
+    None
+):
+    """A pod that has ended by the API server holds nothing; before that has shown any, a uid is enough."""
+    holder, other = pod("holder"), pod("other")
+    entry = CheckpointEntry(holder.ref.uid, "main", GPU, frozenset({"GPU-0::0"}), ContainerEdits())
+
+    async def nobody(*_: object) -> Any:
+        return None
+
+    def kept(*known: PodRequest, is_behind: bool = True) -> dict[str, str]:
+        specs = {spec.ref.key: spec for spec in known}
+        reader = SnapshotReader(
+            nobody, lambda: [entry], lambda: specs, lambda: True, lambda: None, lambda _: False
+        )
+        check = HolderCheck(nobody, reader, lambda: specs, lambda: is_behind)
+        node = NodeState("n", cards=tuple(whole(2)), mode=NodeMode.DEFAULT)
+        found = check.held_otherwise(NvidiaScheme(Configuration), node)
+        return {unit: pod.text for unit, pod in found.items()}
+
+    assert kept(holder, other) == {"GPU-0": "default/holder"}
+    assert kept() == {"GPU-0": f"uid {holder.ref.uid}"}
+    assert not kept(other)
+    assert not kept(replace(holder, is_finished=True), other)
+    assert not kept(holder, is_behind=False)

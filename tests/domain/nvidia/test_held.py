@@ -8,9 +8,12 @@ from tests.domain.nvidia.nodes import sevenths, whole
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
+from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     Configuration,
@@ -24,6 +27,7 @@ from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.domain.nvidia.offers import Offers, offers
 
 FAST = "nvidia.com/fast"
+MIXED = Configuration(mig_strategy=MigStrategy.MIXED)
 
 
 def replicated(replicas: int, rename: str = "") -> Configuration:
@@ -86,12 +90,38 @@ def test_a_node_that_cannot_be_served_says_why_and_not_who_waits() -> None:
 
 def test_an_instance_holds_its_whole_card() -> None:
     """Under the name of the strategy before; an instance that is gone holds nothing."""
-    mixed = Configuration(mig_strategy=MigStrategy.MIXED)
-    found = after(sevenths(2), mixed, held(GPU, "MIG-0-3"), held(GPU, "MIG-0-9"))
+    found = after(sevenths(2), MIXED, held(GPU, "MIG-0-3"), held(GPU, "MIG-0-9"))
 
     assert ids(found)[GPU] == ["MIG-0-3"]
     assert [each[:5] for each in ids(found)["nvidia.com/mig-1g.5gb"]] == ["MIG-1"] * 7
-    assert not after(sevenths(1), mixed, held(GPU, "MIG-0-9")).waiting
+    assert not after(sevenths(1), MIXED, held(GPU, "MIG-0-9")).waiting
+
+
+@pytest.mark.parametrize(
+    ("resource", "unit", "cards", "configuration", "wanted"),
+    [
+        (GPU, "GPU-0::3", whole(2), Configuration(), {"GPU-0"}),
+        (GPU, "GPU-0", whole(2), replicated(2), {"GPU-0::0", "GPU-0::1"}),
+        (FAST, "GPU-0", whole(2), Configuration(), {"GPU-0"}),
+        (GPU, "GPU-0", whole(2), Configuration(), set()),
+        (GPU, "GPU-0::0", whole(2), replicated(2), set()),
+        (GPU, "GPU-0", sevenths(2), MIXED, {f"MIG-0-{n}" for n in range(7)}),
+        (GPU, "MIG-0-3", sevenths(2), MIXED, {f"MIG-0-{n}" for n in range(7)}),
+        ("nvidia.com/mig-1g.5gb", "MIG-0-3", sevenths(2), MIXED, set()),
+        (GPU, "MIG-0-9", sevenths(2), MIXED, set()),
+        ("aliyun.com/gpu-mem", "m00", whole(2), Configuration(), set()),
+    ],
+)
+def test_a_unit_that_is_not_offered_keeps_its_card_from_all_that_are(
+    resource: str, unit: str, cards: list[Card], configuration: Configuration, wanted: set[str]
+) -> None:
+    """Whole cards, replicas and instances; what is offered may stand beside it, and what is gone keeps nothing."""
+    state = NodeState("n", cards=tuple(cards), mode=NodeMode.DEFAULT)
+    entry = CheckpointEntry("u", "main", resource, frozenset({unit}), ContainerEdits())
+
+    assert NvidiaScheme(lambda: configuration).held_otherwise([entry], state) == dict.fromkeys(
+        wanted, "u"
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import structlog
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.grants.caller import Call, Specs
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import is_over
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
@@ -21,6 +22,7 @@ from gpu_device_plugin.domain.grants.snapshot_comparison import (
     complete_holder,
 )
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
+from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 
@@ -90,7 +92,37 @@ class HolderCheck:
         specs = self.specs()
         return bool(specs) and is_over(pod, specs)
 
-    def least_used(self, ledger: Ledger, free: frozenset[str], size: int) -> frozenset[str]:
+    def held_otherwise(
+        self, scheme: KubeletChoosesDevices, view: NodeState
+    ) -> Mapping[str, PodRef]:
+        """Offered units -> a living pod that has their card under an earlier configuration.
+
+        As far as the ledger may lack it. PodResources may be silent for as long, and never shows init
+        containers, so the checkpoint counts, but for pods that have ended by the API server.
+        """
+        if not self.is_behind():
+            return {}
+        entries = self.snapshots.readable_entries()
+        named = {spec.ref.uid: spec.ref for spec in self.specs().values()}
+        pods = {e.pod_uid: named.get(e.pod_uid, PodRef("", "", e.pod_uid)) for e in entries}
+        living = [each for each in entries if not self._has_ended(pods[each.pod_uid])]
+        return {unit: pods[uid] for unit, uid in scheme.held_otherwise(living, view).items()}
+
+    def check_held_otherwise(
+        self, call: Call, scheme: KubeletChoosesDevices, view: NodeState
+    ) -> None:
+        """DoesNotFitError if the kubelet has chosen any of `held_otherwise`."""
+        otherwise = self.held_otherwise(scheme, view)
+        for unit in sorted(call.must_include & otherwise.keys()):
+            raise DoesNotFitError(
+                f"{unit} is not free: by the kubelet's checkpoint pod {otherwise[unit].text} holds its card, or a "
+                f"part of it, under the previous configuration; create the pod again, or use another node",
+                reason="NoRoom",
+            )
+
+    def least_used(
+        self, ledger: Ledger, free: frozenset[str], size: int, otherwise: Collection[str] = ()
+    ) -> frozenset[str]:
         """Of units that the kubelet offers, the first of these that are enough.
 
         Those of nobody; those of pods that live by the API server, but have no process; all.
@@ -99,7 +131,7 @@ class HolderCheck:
         holders = ledger.holders(free)
         running = frozenset().union(*(grant.all_ids for grant in holders if runs(grant)))
         living = (grant.all_ids for grant in holders if not is_over(grant.pod, specs))
-        found = (free - running.union(*living), free - running)
+        found = (free - running.union(otherwise, *living), free - running)
         return next((units for units in found if len(units) >= size), free)
 
     async def check_start(self, grant: Grant, resource: str) -> None:

@@ -76,7 +76,8 @@ class KubeletCalls:
             view = self.schemes.view(recording, self.state())
             others = (free - call.must_include) & recording.groups(resource, view).keys()
             more = size - len(call.must_include)
-            least = self.holders.least_used(self.admission.ledger, others, more) | call.must_include
+            ledger, otherwise = self.admission.ledger, self.holders.held_otherwise(recording, view)
+            least = self.holders.least_used(ledger, others, more, otherwise) | call.must_include
             return recording.prefer(call, least, view)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerEdits:
@@ -201,6 +202,7 @@ class KubeletCalls:
         holders = ledger.holders(call.must_include)
         await self.holders.check_chosen(call, devices, holders, sharing)
         view = self._check_call(scheme, call)  # as it is after waiting for the kubelet
+        self.holders.check_held_otherwise(call, scheme, view)
         self.note_answer()
         edits = self.setup.edits_of_chosen(scheme, call, view)
         self.gate.expect_noting()

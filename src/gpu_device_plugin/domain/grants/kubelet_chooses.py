@@ -16,6 +16,7 @@ from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, Paths
 from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.scheme_protocol import Scheme
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode
@@ -149,6 +150,26 @@ class KubeletChoosesDevices(Scheme):
                 f"pod again",
                 reason="NoHealthyCard",
             )
+
+    def held_otherwise(
+        self, held: Iterable[CheckpointEntry], state: NodeState
+    ) -> Mapping[str, str]:
+        """Units of cards of which these hold something that is not offered now -> uid of the pod.
+
+        The kubelet cannot object to giving them: it counts units by resource and id, and either differs
+        from what it has given of the card already.
+        """
+        groups = [(pool.resource, group) for pool in self.pools(state) for group in pool.groups]
+        offered = {(resource, unit) for resource, group in groups for unit in group.ids}
+        parents = {part.uuid: c.uuid for c in state.cards for part in c.hardware.instances}
+        pods: dict[str, str] = {}
+        for entry in held:
+            for unit in entry.ids:
+                if (entry.resource, unit) not in offered:
+                    device = self.share(entry.resource, unit, state).device
+                    pods[parents.get(device, device)] = entry.pod_uid
+        found = (group for _, group in groups if group.card in pods)
+        return {unit: pods[group.card] for group in found for unit in group.ids}
 
     def devices(self, call: Call, state: NodeState) -> frozenset[str]:
         return frozenset(self.share(call.resource, u, state).device for u in call.must_include)
