@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,30 @@ async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts()
             )
         await rig.delete(rig.uid("first"))
         assert (await rig.admit("later", slice_of(2, 30))).is_admitted
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["new name", "name of one before"])
+async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts_and_the_watch_is_behind(
+    *, is_known: bool
+) -> None:
+    """Of the others the watch has nothing, or only the pod before; the first call's List lacks them."""
+    async with two_cards(mode="core_mem") as rig:
+        asked = rig.api.requests
+        await until(lambda: any(r.path == "/api/v1/pods" and "watch" in r.query for r in asked), 10)
+        for name in ("first", "second") if is_known else ():
+            assert (await rig.admit(name, slice_of(2, 30))).is_admitted
+            path = f"/api/v1/namespaces/default/pods/{name}"
+            await until(partial(rig.annotations, path), 10)  # so the watch has it
+        rig.api.is_mute = True
+        for uid in tuple(rig.kubelet.pods):
+            await rig.delete(uid)
+        for name in ("first", "second"):
+            assert (await rig.admit(name, slice_of(2, 30), labels=ALONE)).is_admitted
+        async with starting_kubelet(rig):
+            for name in ("late", "later"):
+                refused = await rig.admit(name, slice_of(2, 30))
+                assert "card 0: held by a pod that wants no other beside it" in refused.message
+                assert "card 1: held" in refused.message
 
 
 async def test_a_pod_gets_the_empty_card_while_the_kubelet_starts() -> None:

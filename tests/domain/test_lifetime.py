@@ -47,12 +47,13 @@ def say(
     api: Iterable[PodRequest] | None = None,
     *,
     is_settled: bool = True,
+    ended: Iterable[PodRef] = (),
 ) -> Witnesses:
     """What they say; `api` is None while the API server was never reached."""
     entries = None if checkpoint is None else list(checkpoint)
     snapshot = KubeletSnapshot.of(list(pods), entries)
     specs = {spec.ref.key: spec for spec in api or ()}
-    return Witnesses(snapshot, specs, is_synced=api is not None, is_settled=is_settled)
+    return Witnesses(snapshot, specs, api is not None, is_settled, frozenset(ended))
 
 
 def test_a_pod_that_a_settled_kubelet_lacks_may_be_over() -> None:
@@ -66,16 +67,30 @@ def test_a_pod_that_a_settled_kubelet_lacks_may_be_over() -> None:
 
 
 def test_a_pod_that_a_starting_kubelet_lacks_lives_while_its_checkpoint_names_it() -> None:
-    """Unless the API server says that it is gone. One that has lost its checkpoint has written an empty one."""
+    """Unless the API server has told its end. One that has lost its checkpoint has written an empty one."""
     held = ledger(grant("a", "m00"))
     names, knows = [noted("uid-a", "m00")], [pod("a")]
 
     assert say((), names, knows, is_settled=False).over(held) == NOBODY
     assert say((), names, None, is_settled=False).over(held) == NOBODY
-    assert say((), names, [], is_settled=False).over(held) == {"slice-a"}
+    told = [pod("a").ref]
+    assert say((), names, [], is_settled=False, ended=told).over(held) == {"slice-a"}
+    assert say((), names, knows, is_settled=False, ended=told).over(held) == NOBODY
     assert say((), (), knows, is_settled=False).over(held) == NOBODY
     assert say((), (), None, is_settled=False).over(held) == {"slice-a"}
     assert say((), None, knows, is_settled=False).over(held) == NOBODY
+
+
+def test_a_pod_that_a_starting_kubelet_lacks_lives_while_the_watch_is_behind() -> None:
+    """The API server's view lacks it, or has the one before under its name; or its uid is not known yet."""
+    held, names = ledger(grant("a", "m00")), [noted("uid-a", "m00")]
+    nameless = ledger(changed(grant("a", "m00"), pod=PodRef("default", "a")))
+    before = replace(pod("a"), ref=PodRef("default", "a", "uid-0"))
+
+    assert say((), names, [], is_settled=False).over(held) == NOBODY
+    assert say((), names, [], is_settled=False).over(nameless) == NOBODY
+    assert say((), names, [before], is_settled=False, ended=[before.ref]).over(held) == NOBODY
+    assert say((), (), [before], is_settled=False).over(held) == {"slice-a"}
 
 
 def test_a_pod_replaced_under_its_name_is_over() -> None:

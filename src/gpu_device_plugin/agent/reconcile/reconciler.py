@@ -88,7 +88,9 @@ class Reconciler:
 
     def pod_gone(self, pod: PodRef) -> None:
         """A pod has ended; most hold nothing, and refused ones come by the hundred."""
-        if self.ledger_store.ledger.of_pod(pod):
+        ledger = self.ledger_store.ledger
+        if ledger.of_pod(pod):
+            self.snapshots.ended = frozenset(filter(ledger.of_pod, {*self.snapshots.ended, pod}))
             self.request_pass()
 
     @property

@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.grants.lifetime import Witnesses, is_settled
-from gpu_device_plugin.domain.node.pods import ListedPod
+from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import KubeletError
 
@@ -33,6 +33,8 @@ class SnapshotReader:
     is_synced: Callable[[], bool]  # whether the API watch has ever had all of them
     kubelet_identity: Callable[[], object | None]  # by its sockets
     runs: Callable[[Grant], bool]  # whether a process of it lives
+    ended: frozenset[PodRef] = frozenset()
+    """Pods with grants of which the API watch has told that they are gone."""
     _kubelet: tuple[object | None, float | None] = (None, None)
 
     async def take(self) -> Witnesses:
@@ -58,7 +60,7 @@ class SnapshotReader:
     ) -> Witnesses:
         snapshot = KubeletSnapshot.of(listed, entries)
         is_up = self._is_settled()
-        return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, self.runs)
+        return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, self.ended, self.runs)
 
     def _is_settled(self) -> bool:
         identity, now = self.kubelet_identity(), asyncio.get_running_loop().time()

@@ -30,6 +30,7 @@ class Witnesses:
         specs: The API server's pods of this node.
         is_synced: Whether it has ever had all of them.
         is_settled: Whether the kubelet is up for long enough that List has all pods.
+        ended: Pods that the API server has had, and has no more, or only as finished.
         runs: Whether a process of a grant runs: a pod that is deleted by force leaves some behind.
     """
 
@@ -37,6 +38,7 @@ class Witnesses:
     specs: Mapping[PodKey, PodRequest] = field(default_factory=dict)
     is_synced: bool = False
     is_settled: bool = True
+    ended: frozenset[PodRef] = frozenset()
     runs: Callable[[Grant], bool] = lambda _: False
 
     @cached_property
@@ -137,17 +139,18 @@ class Witnesses:
         """A claim's grant counts until its allocation API releases it, whatever List says of the pod.
 
         Kubelets before 1.34 list finished pods until they are deleted, and give their units away all
-        the same. One that has just started lists few pods or none, and one that had lost its checkpoint
-        has written an empty one by then: there the API server decides, and without it the checkpoint.
+        the same. While List may be short, a pod is gone only if the API server has told its end, or has it
+        as little as the checkpoint does: the watch may be behind, and a lost checkpoint is written empty.
         """
         pod = grant.pod
-        if grant.holder.claim or (pod.uid not in self._finished and self._is_listed(pod)):
+        is_finished = pod.uid in self._finished
+        if grant.holder.claim or (not is_finished and self._is_listed(pod)):
             return False
-        if self.is_settled:
+        if self.is_settled or is_finished:
             return True
-        if self.is_synced:
-            return is_over(pod, self.specs)
-        return self.snapshot.has_checkpoint and not self._is_named(grant)
+        if not is_over(pod, self.specs):
+            return False
+        return pod in self.ended or (self.snapshot.has_checkpoint and not self._is_named(grant))
 
     def _is_listed(self, pod: PodRef) -> bool:
         """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""
