@@ -91,6 +91,8 @@ def test_a_pod_that_a_starting_kubelet_lacks_lives_while_the_watch_is_behind() -
     assert say((), names, [], is_settled=False).over(nameless) == NOBODY
     assert say((), names, [before], is_settled=False, ended=[before.ref]).over(held) == NOBODY
     assert say((), (), [before], is_settled=False).over(held) == {"slice-a"}
+    told = replace(say((), names, [], is_settled=False), replaced=frozenset({"uid-a"}))
+    assert told.over(held) == {"slice-a"}, "a GET has told it"
 
 
 def test_a_pod_replaced_under_its_name_is_over() -> None:

@@ -6,7 +6,7 @@ none of the asked resource yet (docs/architecture.md). Its pod spec comes from t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -108,7 +108,7 @@ class CallerLookup:
         own = scope.ledger(self._live.ledger)
         mine, known = scope.pods(listed), scope.specs(sure)
         caller = find_caller(call, mine, known, own, seen, session, admitting)
-        witnesses = self.sources.witnesses(listed, specs)
+        witnesses = replace(self.sources.witnesses(listed, specs), replaced=self._replaced)
         self._over = witnesses.over(self._live.ledger)
         if offered is not None:
             self._over -= not_taken_back(self._live.ledger, self._over, call.resource, offered)

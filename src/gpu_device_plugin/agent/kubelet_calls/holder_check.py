@@ -131,7 +131,8 @@ class HolderCheck:
         holders = ledger.holders(free)
         running = frozenset().union(*(grant.all_ids for grant in holders if runs(grant)))
         living = (grant.all_ids for grant in holders if not is_over(grant.pod, specs))
-        found = (free - running.union(otherwise, *living), free - running)
+        allowed = free.difference(otherwise)
+        found = (allowed - running.union(*living), allowed - running, free - running)
         return next((units for units in found if len(units) >= size), free)
 
     async def check_start(self, grant: Grant, resource: str) -> None:
