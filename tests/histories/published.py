@@ -24,7 +24,6 @@ from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
 )
-from gpu_device_plugin.domain.grants.lifetime import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.labels import COUNT_LABEL, MEMORY_LABEL
 from gpu_device_plugin.domain.node.pods import ContainerKind
@@ -83,20 +82,12 @@ def untruths(node: Node) -> Iterator[str]:
         yield from _holding(node, life, pods[life.pod.uid], told)
         yield from _annotated(node, life, containers)
         yield from _inside(node, life, containers)
-    if len(sure) == len(node.pods.living()) and not _may_count_the_dead(node):
+    if len(sure) == len(node.pods.living()):
         alive = {uid for life in sure for uid in (life.pod.uid, f"mirror-{life.pod.uid}")}
         if gone := told.keys() - alive:
             yield f"the node's holdings name {sorted(gone)}, which are gone"
         yield from _metrics(node, pods)
         yield from _slices(node, sure, containers)
-
-
-def _may_count_the_dead(node: Node) -> bool:
-    """A pod that ended while no agent ran counts while the checkpoint of a starting kubelet names it, and until the pass after it."""
-    since = node.machine.loop.now - node.kubelet_since
-    living = {life.pod.uid for life in node.pods.living()}
-    is_early = since < KUBELET_SETTLE_SECONDS + 2 * ABSENT_SECONDS
-    return is_early and any(grant.pod.uid not in living for grant in grants(node))
 
 
 def is_sure(life: Life) -> bool:

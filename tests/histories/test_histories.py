@@ -450,7 +450,7 @@ def test_the_judge_notices_what_is_told_and_not_true(monkeypatch: pytest.MonkeyP
     """The same for what is published: a card of another size, of which NVML tells nobody."""
 
     def shrink(node: Node) -> None:
-        node.driver.cards[0].memory_mib //= 2
+        node.driver.cards[0].memory_mib -= 10  # as many units
 
     monkeypatch.setitem(actions.ACTIONS, "shrink", shrink)
     outcome = play((Step("shrink"),))
