@@ -35,7 +35,7 @@ class Node:
             self.list_pods,
             lambda: self.watched,
             self.fetch,
-            lambda listed, specs: Witnesses(KubeletSnapshot(listed, ()), specs),
+            lambda listed, specs, _: Witnesses(KubeletSnapshot(listed, ()), specs),
         )
         self.live = LiveLedger()
         self.caller_lookup = CallerLookup(sources, self.live)

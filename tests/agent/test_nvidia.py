@@ -210,6 +210,16 @@ async def test_an_agent_that_starts_while_a_card_of_the_configuration_is_lost_se
         await offered(rig, gpu=2, shared=20)
 
 
+@asynccontextmanager
+async def sharing(tmp_path: Path) -> AsyncIterator[tuple[Rig, Path]]:
+    """Four cards of ten replicas each, and the file that says so."""
+    file = tmp_path / "config.yaml"
+    file.write_text(TIME_SLICING)
+    async with running_rig(mode="default", config_file=file) as rig:
+        await offered(rig, gpu=40)
+        yield rig, file
+
+
 async def test_an_xid_takes_out_every_replica_of_its_card_and_heals(tmp_path: Path) -> None:
     """R-709, and those of no other card; an XID of the settings that is malformed is skipped."""
     file = tmp_path / "config.yaml"
@@ -247,10 +257,7 @@ async def test_an_xid_in_an_instance_takes_out_that_instance_alone() -> None:
 
 async def test_a_changed_file_changes_every_card_but_those_that_are_held(tmp_path: Path) -> None:
     """R-708, R-730: within seconds, also to a name never offered before; a bad file changes nothing."""
-    file = tmp_path / "config.yaml"
-    file.write_text(TIME_SLICING)
-    async with running_rig(mode="default", config_file=file) as rig:
-        await offered(rig, gpu=40)
+    async with sharing(tmp_path) as (rig, file):
         file.write_text(TIME_SLICING.replace("replicas: 10", "replicas: 1"))
         await until(lambda: bool(rig.events("ConfigurationRefused")), 20)
         assert "number of replicas must be >= 2" in rig.events("ConfigurationRefused")[0]["message"]
@@ -271,10 +278,7 @@ async def test_a_changed_file_changes_every_card_but_those_that_are_held(tmp_pat
 
 async def test_a_card_that_waits_offers_no_unit_of_a_pod_that_ended(tmp_path: Path) -> None:
     """The kubelet would give that unit to a pod, which the agent had to refuse."""
-    file = tmp_path / "config.yaml"
-    file.write_text(TIME_SLICING)
-    async with running_rig(mode="default", config_file=file) as rig:
-        await offered(rig, gpu=40)
+    async with sharing(tmp_path) as (rig, file):
         for number in range(9):  # card 0 has one more than the other three
             assert (await rig.admit(f"pod-{number}", {GPU: 1})).is_admitted
             await annotated(rig, f"pod-{number}")
@@ -286,10 +290,7 @@ async def test_a_card_that_waits_offers_no_unit_of_a_pod_that_ended(tmp_path: Pa
 
 async def test_a_holder_that_a_pass_finds_changes_the_list_of_its_card(tmp_path: Path) -> None:
     """Nobody had recorded it: the kubelet would give the card to pods that the agent had to refuse."""
-    file = tmp_path / "config.yaml"
-    file.write_text(TIME_SLICING)
-    async with running_rig(mode="default", config_file=file) as rig:
-        await offered(rig, gpu=40)
+    async with sharing(tmp_path) as (rig, file):
         await rig.kubelet.pod_resources.stop()
         assert (await rig.admit("holder", {GPU: 1})).is_admitted
         await rig.stop_agent(signal.SIGKILL)

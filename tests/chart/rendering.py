@@ -77,12 +77,22 @@ def _rendered(
 
 
 def manifests(
-    *settings: str, values: Mapping[str, Any] | None = None, chart: Path = CHART
+    *settings: str,
+    values: Mapping[str, Any] | None = None,
+    kubernetes: str = "",
+    chart: Path = CHART,
 ) -> Sequence[dict[str, Any]]:
-    """The manifests as objects."""
+    """The manifests as objects; see `render`."""
     # The parser in C: in Python it takes most of the time of all tests of the chart.
-    text = render(*settings, values=values, chart=chart)
+    text = render(*settings, values=values, kubernetes=kubernetes, chart=chart)
     return [made for made in yaml.load_all(text, yaml.CSafeLoader) if made]
+
+
+def template_said(template: str, *settings: str, kubernetes: str = "") -> str:
+    """What a template of the chart makes, beside the chart's own manifests."""
+    beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "said": template}
+    made = manifests(*settings, values={"extraObjects": [beside]}, kubernetes=kubernetes)
+    return str(one(made, "Secret", "x")["said"] or "").strip()
 
 
 def one(made: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tests.chart.rendering import (
     manifests,
     render,
     rights,
+    template_said,
 )
 from tests.test_docs import page
 
@@ -71,8 +72,7 @@ def test_all_of_it_is_there_by_default_and_one_value_leaves_it_out() -> None:
     parts, left_out = [
         {
             (m["kind"], m["metadata"]["name"])
-            for m in yaml.load_all(render(*choice, *alone, kubernetes="1.35.2"), yaml.CSafeLoader)
-            if m
+            for m in manifests(*choice, *alone, kubernetes="1.35.2")
         }
         for alone in ((), (AGENTS_ALONE,))
     ]
@@ -132,7 +132,7 @@ def test_a_small_cluster_has_room_for_it() -> None:
 def named_by(*settings: str, kubernetes: str) -> set[str]:
     """What gives pods the scheduler's name: kinds, and the flag."""
     text = render(*settings, kubernetes=kubernetes)
-    made = [m for m in yaml.load_all(text, yaml.CSafeLoader) if m]
+    made = manifests(*settings, kubernetes=kubernetes)
     ours = (f"{NAME}-scheduler-name", CONTROLLER)
     kinds = {m["kind"] for m in made if m["metadata"]["name"] in ours and "Mutat" in m["kind"]}
     return kinds | set(re.findall(r"--name-scheduler=[\w-]+", text))
@@ -172,8 +172,7 @@ def test_the_schedulers_pod_says_whose_name_it_serves() -> None:
 def test_the_controllers_pod_says_whose_name_its_webhook_gives() -> None:
     """By which `doctor` knows that new pods were to get it."""
     for version, name in (("1.35.2", "cards"), ("1.36.3", None)):
-        text = render("scheduler.name=cards", kubernetes=version)
-        made = [m for m in yaml.load_all(text, yaml.CSafeLoader) if m]
+        made = manifests("scheduler.name=cards", kubernetes=version)
         template = one(made, "Deployment", CONTROLLER)["spec"]["template"]
         assert template["metadata"]["labels"].get(NAMES_SCHEDULER_LABEL) == name
 
@@ -185,10 +184,7 @@ def test_a_policy_where_the_api_server_has_none_is_refused() -> None:
 
 def test_both_ways_name_the_scheduler_of_the_same_pods_and_refuse_none() -> None:
     """What fails there leaves a pod with the default scheduler."""
-    policy, webhook = (
-        [m for m in yaml.load_all(render(ON, kubernetes=version), yaml.CSafeLoader) if m]
-        for version in ("1.36.3", "1.35.2")
-    )
+    policy, webhook = (manifests(ON, kubernetes=version) for version in ("1.36.3", "1.35.2"))
     spec = one(policy, "MutatingAdmissionPolicy", f"{NAME}-scheduler-name")["spec"]
     (entry,) = one(webhook, "MutatingWebhookConfiguration", CONTROLLER)["webhooks"]
     assert entry["matchConditions"] == spec["matchConditions"]
@@ -284,13 +280,6 @@ def test_the_scheduler_shows_the_certificate_that_the_controller_made_for_it() -
         "certFile": f"{mounted}/tls.crt",
         "keyFile": f"{mounted}/tls.key",
     }
-
-
-def template_said(template: str) -> str:
-    """What a template of the chart makes, beside the chart's own manifests."""
-    beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}}
-    made = manifests(values={"extraObjects": [{**beside, "said": template}]})
-    return str(one(made, "Secret", "x")["said"] or "").strip()
 
 
 @pytest.mark.parametrize("setting", ["nameOverride=slices", "fullnameOverride=slices"])

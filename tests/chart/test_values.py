@@ -18,6 +18,7 @@ from tests.chart.rendering import (
     manifests,
     one,
     render,
+    template_said,
 )
 from tools.harness.cluster.binaries import HELM
 
@@ -438,10 +439,7 @@ def test_the_stock_scheduler_comes_from_that_registry_too() -> None:
 def notes(*settings: str, kubernetes: str = "") -> str:
     """The chart's notes; helm shows them at an installation only, so another object includes them."""
     words = '{{ include "gpu-device-plugin/templates/NOTES.txt" . | toJson }}'
-    beside = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "said": words}
-    text = render(*settings, values={"extraObjects": [beside]}, kubernetes=kubernetes)
-    made = [made for made in yaml.load_all(text, yaml.CSafeLoader) if made]
-    said: str = json.loads(one(made, "Secret", "x")["said"])
+    said: str = json.loads(template_said(words, *settings, kubernetes=kubernetes))
     return said
 
 

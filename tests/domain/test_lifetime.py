@@ -91,7 +91,7 @@ def test_a_pod_that_a_starting_kubelet_lacks_lives_while_the_watch_is_behind() -
     assert say((), names, [], is_settled=False).over(nameless) == NOBODY
     assert say((), names, [before], is_settled=False, ended=[before.ref]).over(held) == NOBODY
     assert say((), (), [before], is_settled=False).over(held) == {"slice-a"}
-    told = replace(say((), names, [], is_settled=False), replaced=frozenset({"uid-a"}))
+    told = say((), names, [], is_settled=False, ended=[PodRef("default", "a", "uid-a")])
     assert told.over(held) == {"slice-a"}, "a GET has told it"
 
 

@@ -396,16 +396,11 @@ def test_the_rule_of_the_docs_gives_each_slice_the_temperature_of_its_card(tmp_p
         ),
     ]
     name = "gpu_slice:dcgm_temperature_celsius"
-    labels = ",".join(f'{key}="{value}"' for key, value in {**TARGET, **CONTAINER}.items())
-    told = [
-        {"labels": f'{name}{{{labels},uuid="GPU-0"}}', "value": 61},
-        {
-            "labels": f'{name}{{{labels},uuid="GPU-1"}}'.replace('card="0"', 'card="1"').replace(
-                "train", "serve"
-            ),
-            "value": 42,
-        },
-    ]
+    told = []
+    for holder, uuid, degrees in ((CONTAINER, "GPU-0", 61), (other, "GPU-1", 42)):
+        of = {**TARGET, **holder, "uuid": uuid}
+        labels = ",".join(f'{key}="{value}"' for key, value in of.items())
+        told.append({"labels": f"{name}{{{labels}}}", "value": degrees})
     asked = [{"expr": name, "eval_time": "3m", "exp_samples": told}]
     test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m"}
     cases = [{"interval": "1m", "input_series": scraped, "promql_expr_test": asked}]

@@ -419,7 +419,7 @@ class Wiring:
 
     def _configuration_changed(self, _: None) -> None:
         self.cards.follow_rules()
-        self.layout.run()  # before the lists: what waits now is published again when it has ended
+        self.layout.run()
         self.publish_lists()
 
     def _pod_synced(self, pod: PodRef) -> None:

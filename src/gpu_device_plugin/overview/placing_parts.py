@@ -38,7 +38,7 @@ def placing_findings(
     unheard = {pod.spec.scheduler_name for pod in pending if not _is_answered(pod)}
     parts: dict[str, list[SurveyedPod]] = {}
     for pod in near:
-        if name := (pod.metadata.labels or {}).get(SCHEDULER_LABEL):
+        if name := _label(pod, SCHEDULER_LABEL):
             parts.setdefault(name, []).append(pod)
     for name in sorted(parts.keys() | unheard | (waiting.keys() & {SCHEDULER_NAME})):
         ours, number = parts.get(name, []), count_noun(waiting[name], "pod")
@@ -55,7 +55,7 @@ def placing_findings(
 
 
 def _controller_findings(controllers: Sequence[SurveyedPod]) -> Iterator[Finding]:
-    leaders = [pod for pod in controllers if (pod.metadata.labels or {}).get(LEADER_LABEL)]
+    leaders = [pod for pod in controllers if _label(pod, LEADER_LABEL)]
     if controllers and not leaders:
         yield problem(
             "no controller leads: new pods with slices that our scheduler places stay Pending",
@@ -72,7 +72,7 @@ def _unnamed_findings(
     pods: Sequence[SurveyedPod], controllers: Sequence[SurveyedPod]
 ) -> Iterator[Finding]:
     """An API server that cannot reach the webhook says nothing, and creates the pods as they are."""
-    asked = [pod for pod in controllers if pod.is_ready and _names_scheduler(pod)]
+    asked = [pod for pod in controllers if pod.is_ready and _label(pod, NAMES_SCHEDULER_LABEL)]
     since = max((pod.condition("Ready").last_transition_time for pod in asked), default="")
     missed = [
         pod for pod in pods if "" < since < pod.metadata.creation_timestamp and _is_unnamed(pod)
@@ -80,13 +80,13 @@ def _unnamed_findings(
     if missed:
         yield problem(
             f"{count_noun(len(missed), 'new pod')} with slices kept the default scheduler, "
-            f"although the webhook is to give them {_names_scheduler(asked[0])}",
+            f"although the webhook is to give them {_label(asked[0], NAMES_SCHEDULER_LABEL)}",
             f"let the API server reach port 8443 of {_names(asked)} (firewall, overlay network), then make these pods again",
         )
 
 
-def _names_scheduler(controller: SurveyedPod) -> str:
-    return (controller.metadata.labels or {}).get(NAMES_SCHEDULER_LABEL, "")
+def _label(pod: SurveyedPod, key: str) -> str:
+    return (pod.metadata.labels or {}).get(key, "")
 
 
 def _is_unnamed(pod: SurveyedPod) -> bool:

@@ -6,7 +6,7 @@ none of the asked resource yet (docs/architecture.md). Its pod spec comes from t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 
@@ -30,7 +30,7 @@ class Sources:
     """PodResources List; never called while an Allocate is in flight."""
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]  # one GET with a short deadline
-    witnesses: Callable[[Sequence[ListedPod], Specs], Witnesses]
+    witnesses: Callable[[Sequence[ListedPod], Specs, frozenset[PodRef]], Witnesses]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,8 @@ class CallerLookup:
         self._seen: frozenset[PodKey] = frozenset()
         self._holding: frozenset[PodKey] = frozenset()  # those of `_seen` that held units
         self._fetched: Specs = {}
-        self._replaced: frozenset[str] = (
-            frozenset()
-        )  # uids that the watch still has for their names
+        self._replaced: frozenset[PodRef] = frozenset()
+        """Pods that the watch still has, and of whose end a GET has told."""
         self._over: frozenset[str] = frozenset()
         self.left_running: frozenset[str] = frozenset()
         """Pods that were gone at the last call, but for a process."""
@@ -84,7 +83,7 @@ class CallerLookup:
         """Those of the watch but for pods that were replaced under their names, as a GET has told."""
         if not self._replaced:
             return watched
-        return {key: spec for key, spec in watched.items() if spec.ref.uid not in self._replaced}
+        return {key: spec for key, spec in watched.items() if spec.ref not in self._replaced}
 
     async def identify(
         self,
@@ -108,7 +107,7 @@ class CallerLookup:
         own = scope.ledger(self._live.ledger)
         mine, known = scope.pods(listed), scope.specs(sure)
         caller = find_caller(call, mine, known, own, seen, session, admitting)
-        witnesses = replace(self.sources.witnesses(listed, specs), replaced=self._replaced)
+        witnesses = self.sources.witnesses(listed, specs, self._replaced)
         self._over = witnesses.over(self._live.ledger)
         if offered is not None:
             self._over -= not_taken_back(self._live.ledger, self._over, call.resource, offered)
@@ -148,7 +147,7 @@ class CallerLookup:
         fetched, doubtful = await self._fetch(wanted)
         specs.update((spec.ref.key, spec) for spec in fetched)
         self._replaced = frozenset(
-            spec.ref.uid
+            spec.ref
             for key, spec in watched.items()
             if spec.ref.uid and (key not in specs or specs[key].ref.uid not in {"", spec.ref.uid})
         )

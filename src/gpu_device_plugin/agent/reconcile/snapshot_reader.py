@@ -34,7 +34,7 @@ class SnapshotReader:
     kubelet_identity: Callable[[], object | None]  # by its sockets
     runs: Callable[[Grant], bool]  # whether a process of it lives
     ended: frozenset[PodRef] = frozenset()
-    """Pods with grants of which the API watch has told that they are gone."""
+    """Pods with grants of which the API server's first list or its watch has told that they are gone."""
     _kubelet: tuple[object | None, float | None] = (None, None)
 
     async def take(self) -> Witnesses:
@@ -43,24 +43,31 @@ class SnapshotReader:
         KubeletError: List or checkpoint does not answer, and nothing may be concluded from the other.
         """
         listed, entries = await self.list_pods(), self.checkpoint()
-        return self._witnesses(listed, entries, self.specs())
+        return self._witnesses(listed, entries, self.specs(), self.ended)
 
-    def witnesses(self, listed: Sequence[ListedPod], specs: Specs) -> Witnesses:
+    def witnesses(
+        self, listed: Sequence[ListedPod], specs: Specs, replaced: frozenset[PodRef]
+    ) -> Witnesses:
         """The same of a List that has just been read, with the checkpoint while List may be short.
 
-        Each of the kubelet's calls asks. A checkpoint that cannot be read is none.
+        Each of the kubelet's calls asks. A checkpoint that cannot be read is none. `replaced` are pods
+        of whose end a GET has told.
         """
         entries: Sequence[CheckpointEntry] | None = None
         with suppress(KubeletError):
             entries = None if self._is_settled() else self.checkpoint()
-        return self._witnesses(listed, entries, specs)
+        return self._witnesses(listed, entries, specs, self.ended | replaced)
 
     def _witnesses(
-        self, listed: Sequence[ListedPod], entries: Sequence[CheckpointEntry] | None, specs: Specs
+        self,
+        listed: Sequence[ListedPod],
+        entries: Sequence[CheckpointEntry] | None,
+        specs: Specs,
+        ended: frozenset[PodRef],
     ) -> Witnesses:
         snapshot = KubeletSnapshot.of(listed, entries)
         is_up = self._is_settled()
-        return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, self.ended, self.runs)
+        return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, ended, self.runs)
 
     def _is_settled(self) -> bool:
         identity, now = self.kubelet_identity(), asyncio.get_running_loop().time()

@@ -32,7 +32,6 @@ class Witnesses:
         is_settled: Whether the kubelet is up for long enough that List has all pods.
         ended: Pods that the API server has had, and has no more, or only as finished.
         runs: Whether a process of a grant runs: a pod that is deleted by force leaves some behind.
-        replaced: Uids of which a GET has told that another pod, or none, has the name now.
     """
 
     snapshot: KubeletSnapshot
@@ -41,7 +40,6 @@ class Witnesses:
     is_settled: bool = True
     ended: frozenset[PodRef] = frozenset()
     runs: Callable[[Grant], bool] = lambda _: False
-    replaced: frozenset[str] = frozenset()
 
     @cached_property
     def uids(self) -> Mapping[PodKey, str]:
@@ -152,8 +150,7 @@ class Witnesses:
             return True
         if not is_over(pod, self.specs):
             return False
-        is_told = pod in self.ended or pod.uid in self.replaced
-        return is_told or (self.snapshot.has_checkpoint and not self._is_named(grant))
+        return pod in self.ended or (self.snapshot.has_checkpoint and not self._is_named(grant))
 
     def _is_listed(self, pod: PodRef) -> bool:
         """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""
