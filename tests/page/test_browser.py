@@ -573,5 +573,24 @@ async def test_five_hundred_nodes_of_eight_cards_are_drawn_and_followed(kind: st
             for width in (1280, 390):
                 await tab.looks(width, 900, "light")
                 await fits_across(tab)
+            assert tab.complaints == []
+
+
+async def test_of_sixty_nodes_the_one_with_an_unhealthy_gpu_stands_first() -> None:
+    """Without a filter, in the view that the page chooses; its pods are drawn below the cross."""
+    async with running() as (server, api), browser("chromium") as tab:
+        fill(server, 60, 8, sick=(37, 6))
+        async with served(api) as url:
+            await tab.looks(1280, 900, "light")
+            await tab.open(url + "/")
+            await becomes(tab, "document.querySelectorAll('.node').length", 60)
+            await holds(tab, "document.querySelector('#all').matches('.compact')")
+            await becomes(tab, f"{SHOWN}.split(' ')[0]", "gpu-037")
+            card = "document.querySelector('#node-gpu-037 [data-uuid=gpu-gpu-037-6]')"
+            await holds(tab, f"{card}.querySelectorAll('.slice').length > 1")
+            await holds(tab, f"{card}.querySelector('.sick')")
+            for width in (1280, 390):
+                await tab.looks(width, 900, "light")
+                await fits_across(tab)
                 await pictured(tab, f"page-compact-{width}-light.png")
             assert tab.complaints == []

@@ -48,12 +48,22 @@ def add_node(
     server.preload(f"/api/v1/nodes/{value['metadata']['name']}", value)
 
 
-def fill(server: StandInApiServer, nodes: int, cards: int, seed: int = 7) -> int:
-    """Nodes with cards, about two slices each; how many pods that made."""
+def fill(
+    server: StandInApiServer,
+    nodes: int,
+    cards: int,
+    seed: int = 7,
+    sick: tuple[int, int] | None = None,
+) -> int:
+    """Nodes with cards, about two slices each; how many pods that made.
+
+    The card with that number of that node is unhealthy.
+    """
     chance, count = random.Random(seed), 0  # noqa: S311 the same each time
     for n in range(nodes):
         name = f"gpu-{n:03}"
-        add_node(server, node(name, cards))
+        sick_cards = sick[1:] if sick and sick[0] == n else ()
+        add_node(server, node(name, cards, sick=sick_cards))
         for card in range(cards):
             left, share = 15, 100
             for _ in range(chance.choice((0, 1, 2, 2, 3, 4))):
