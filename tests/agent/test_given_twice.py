@@ -22,6 +22,7 @@ from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, unti
 from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.disk.region import REGION_BYTES
+from gpu_device_plugin.domain.grants import lifetime
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant
@@ -314,10 +315,15 @@ def test_a_card_of_which_only_a_cgroup_tells_that_it_is_in_use_is_given_last() -
     asyncio.run(check(lives, get=other_units).check_chosen(call, frozenset(), [lives], []))
 
 
-def test_the_checkpoint_tells_of_a_card_under_an_earlier_configuration_while_the_ledger_is_behind() -> (
-    None
-):
-    """A pod that has ended by the API server holds nothing; before that has shown any, a uid is enough."""
+@pytest.mark.parametrize("is_settled", [True, False], ids=["settled", "starting"])
+async def test_the_checkpoint_tells_of_a_card_under_an_earlier_configuration_while_the_ledger_may_be_behind(
+    monkeypatch: pytest.MonkeyPatch, *, is_settled: bool
+) -> None:
+    """A pod that has ended by the API server holds nothing; before that has shown any, a uid is enough.
+
+    The List of a starting kubelet may be short, and with it the pass that read it.
+    """
+    monkeypatch.setattr(lifetime, "KUBELET_SETTLE_SECONDS", 0.0 if is_settled else 1e9)
     holder, other = pod("holder"), pod("other")
     entry = CheckpointEntry(holder.ref.uid, "main", GPU, frozenset({"GPU-0::0"}), ContainerEdits())
 
@@ -327,7 +333,7 @@ def test_the_checkpoint_tells_of_a_card_under_an_earlier_configuration_while_the
     def kept(*known: PodRequest, is_behind: bool = True) -> dict[str, str]:
         specs = {spec.ref.key: spec for spec in known}
         reader = SnapshotReader(
-            nobody, lambda: [entry], lambda: specs, lambda: True, lambda: None, lambda _: False
+            nobody, lambda: [entry], lambda: specs, lambda: True, lambda: 1, lambda _: False
         )
         check = HolderCheck(nobody, reader, lambda: specs, lambda: is_behind)
         node = NodeState("n", cards=tuple(whole(2)), mode=NodeMode.DEFAULT)
@@ -338,4 +344,4 @@ def test_the_checkpoint_tells_of_a_card_under_an_earlier_configuration_while_the
     assert kept() == {"GPU-0": f"uid {holder.ref.uid}"}
     assert not kept(other)
     assert not kept(replace(holder, is_finished=True), other)
-    assert not kept(holder, is_behind=False)
+    assert bool(kept(holder, is_behind=False)) is not is_settled

@@ -74,6 +74,16 @@ async def test_whole_cards_are_given_as_the_kubelet_chooses_and_recorded() -> No
         assert not rig.events("SliceAdopted")
 
 
+async def test_units_that_are_offered_no_longer_are_not_proposed() -> None:
+    """The kubelet may still know them, and would give the container what the agent has to refuse."""
+    async with running_rig(mode="default") as rig:
+        await offered(rig, gpu=4)
+        assert (await rig.admit("first", {GPU: 1})).is_admitted
+        held = (await annotated(rig, "first"))["0"][0]
+        link = rig.kubelet.registry.links[GPU]
+        assert await link.ask_preferred((held, "GPU-of-yesterday"), (), 1) == {held}
+
+
 async def test_containers_of_whole_cards_start_again_while_the_agent_is_away() -> None:
     """Nothing is checked before their start, so they need no agent that answers."""
     async with running_rig(mode="default") as rig:

@@ -97,10 +97,11 @@ class HolderCheck:
     ) -> Mapping[str, PodRef]:
         """Offered units -> a living pod that has their card under an earlier configuration.
 
-        As far as the ledger may lack it. PodResources may be silent for as long, and never shows init
-        containers, so the checkpoint counts, but for pods that have ended by the API server.
+        As far as the ledger may lack it, also after a pass whose List was short. PodResources may be
+        silent for as long, and never shows init containers, so the checkpoint counts, but for pods that
+        have ended by the API server.
         """
-        if not self.is_behind():
+        if not self.is_behind() and self.snapshots.is_settled():
             return {}
         entries = self.snapshots.readable_entries()
         named = {spec.ref.uid: spec.ref for spec in self.specs().values()}

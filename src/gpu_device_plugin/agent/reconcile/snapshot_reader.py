@@ -55,7 +55,7 @@ class SnapshotReader:
         """
         entries: Sequence[CheckpointEntry] | None = None
         with suppress(KubeletError):
-            entries = None if self._is_settled() else self.checkpoint()
+            entries = None if self.is_settled() else self.checkpoint()
         return self._witnesses(listed, entries, specs, self.ended | replaced)
 
     def _witnesses(
@@ -66,10 +66,11 @@ class SnapshotReader:
         ended: frozenset[PodRef],
     ) -> Witnesses:
         snapshot = KubeletSnapshot.of(listed, entries)
-        is_up = self._is_settled()
+        is_up = self.is_settled()
         return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, ended, self.runs)
 
-    def _is_settled(self) -> bool:
+    def is_settled(self) -> bool:
+        """Whether the kubelet is up for long enough that List has all pods."""
         identity, now = self.kubelet_identity(), asyncio.get_running_loop().time()
         if identity != self._kubelet[0]:
             self._kubelet = identity, None if identity is None else now
