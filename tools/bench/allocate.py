@@ -16,13 +16,7 @@ How long the agent takes to answer the kubelet on a full node: 110 pods, as many
 random order, as from the kubelet. The client is grpcio in a process of its own; each server gets {calls} calls of the same bytes. The grants
 lie on {state}, the slices' files on {run}.
 
-Besides gRPC and the event loop, which the empty server has too, an Allocate is one flush of the grants
-([ADR 10](adr/0010-two-files-that-take-turns.md); its share: [ADR 15](adr/0015-one-thread-waits-for-the-disk.md)) and Python.
-
-Right before each tenth GetPreferredAllocation the client sends a List; the row without the Lists subtracts its median twice. To read a
-real kubelet's List of 110 pods, which names each unit by itself, takes the agent 0.5 ms of processor time, the stand-in's 0.3 ms
-(2026-11-23, best of five times 100). A real kubelet (1.37.2, 105 such pods) took 1.9 ms or less for a tenth of 900 Lists (2026-11-24,
-load 23 to 32)."""
+Right before each tenth GetPreferredAllocation the client sends a List; the row without the Lists subtracts its median twice. """
 
 
 async def measure(node: BenchNode) -> Chapter:

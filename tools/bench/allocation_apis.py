@@ -63,8 +63,7 @@ A real control plane on this machine, without any kubelet: etcd, Kubernetes {ver
 {cards} V100 each, as allocatable and as ResourceSlices. {pods} pods are created over 8 connections; also {at_once} at once. Timed from
 the first creation until no pod is without a node. One run of each.
 
-Each further row keeps what the rows before it changed, except percentageOfNodesToScore. The rows after "the recipe" show what the
-rest costs. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default; the others cannot be had with this chart.
+Each further row keeps what the rows before it changed, except percentageOfNodesToScore. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default; the others cannot be had with this chart.
 The node lifecycle controller is off.
 
 Processor time is that of each program from the first creation on, divided by the pods. They share the machine's cores with the client,

@@ -21,9 +21,7 @@ _METHOD = """\
 How long the agent takes to prepare a [claim](dra.md) before a pod's containers start, and to give it back after their end.
 
 The agent's process with allocation API `dra`, on 4 simulated V100, beside the small API server of the tests. Beside {staying} claims that
-stay, {claims} of 2 units and 30 % are prepared and given back one after the other over the agent's socket. A call
-contains one GET of the claim, one flush of the grants ([ADR 10](adr/0010-two-files-that-take-turns.md)), the
-slice's files and the CDI file."""
+stay, {claims} of 2 units and 30 % are prepared and given back one after the other over the agent's socket. """
 
 
 async def measure() -> Chapter:

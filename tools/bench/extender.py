@@ -60,9 +60,7 @@ and every fourth pod is bound where it was sent. The next round begins 3 ms late
 Whole nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`. The time is that of
 one filter call, by the controller's own histogram and by the caller's clock.
 
-Where the time goes: of 1.5 ms of processor time for 500 names by `binpack`, where questions follow one another at once, 0.4 judge nodes and
-about 0.5 are HTTP (2026-11-24). p99 misses because the controller's own processor time grows; in which step was not found. `fgd` also
-computes the fragmentation of all cards before and after the pod.
+p99 misses because the controller's own processor time grows; in which step was not found.
 
 What `--filter-keeps` costs: processor time of filter and prioritize without HTTP, 40 shapes, median and 95th percentile (2026-11-23, 80
 rounds each, busy machine). With the best eight, 5,000 names take `binpack` 9.1 and 10.1 ms, `fgd` 10.7 and 11.8 ms; with all 17.1 and

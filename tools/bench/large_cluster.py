@@ -12,9 +12,7 @@ kube-scheduler asks about a sample of them.
 
 As in [the chapter before](#the-scheduler-extender), with {rounds:,} rounds each. Until it leads: from the start of the process until
 `/readyz` says that it leads. All nodes and pods come in pages of 500 from the stand-in API server, on the same cores. The processor
-time is the controller's alone.
-
-Where p99 misses, the controller's own processor time does: judging and ordering the nodes of one question takes it."""
+time is the controller's alone."""
 
 
 async def measure() -> Chapter:

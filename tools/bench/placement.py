@@ -33,7 +33,7 @@ BalancedAllocation of processor and memory, and draws from the nodes of the high
 alone. A card has 1,000 units, so nothing is rounded.
 
 "FGD asked so" is the paper's FGD, which knows which pods come, with the same arrivals and the same kube-scheduler: medians of
-the seeds 42 to 46. It falls because kube-scheduler spreads the pods without cards over the nodes that FGD keeps whole. All-fractional:
+the seeds 42 to 46. All-fractional:
 the pods of the list that ask for a part of one card, drawn again (seed 7) to the same demand.
 
 The rows of 2026-11-24 were measured with 13 processor cores a card in the controller's mix; today it counts [11](#other-schedulers)."""

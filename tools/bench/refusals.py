@@ -20,8 +20,7 @@ Whether a flood of refused pods keeps a node from serving others: {pods:,} pods 
 that does.
 
 The agent's process runs between the stand-in kubelet and the small API server of the tests, on 4 simulated V100. Four pods hold 10
-of 15 units of each card; then the pods of one ReplicaSet ask for 8, one after the other. Each is refused in
-GetPreferredAllocation, comes again as Failed, and stays there. The pod that fits asks for 5, is admitted, and is deleted. A refusal is
+of 15 units of each card; then the pods of one ReplicaSet ask for 8, one after the other. The pod that fits asks for 5. A refusal is
 timed from the kubelet's side, PodResources List included."""
 
 

@@ -12,10 +12,9 @@ _TITLE = "# Benchmarks\n\nFor operators and reviewers: how fast, small and exact
 _METHOD = """\
 ## Method
 
-`make bench` writes this page, and `make gpu` its last section; do not edit it. Each chapter says what its figures are for, then how they
-were measured and how busy the machine was before (load average of a minute). Figures are medians unless they say otherwise, quantiles are by nearest rank, and
-both figures of a ratio come from one run. Cards are simulated, except in the last section. The agent is always the real process, on
-real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
+`make bench` writes this page, and `make gpu` its last section; do not edit it. The load of a chapter is the machine's load average of a minute before it. Figures are medians unless they say otherwise, quantiles are by
+nearest rank, and both figures of a ratio come from one run. Cards are simulated, except in the last section. The agent is always the real
+process, on real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
 """
 _REAL_CARD = "real card"
 _MACHINE = re.compile(r"^- Machine.*\n- Python.*$", re.MULTILINE)
