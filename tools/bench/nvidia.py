@@ -37,7 +37,7 @@ order in each row. The last row is what a user waits for. The agent's memory and
 NVIDIA's plugin does not have.
 
 Both run at once on the same 8 simulated A100 of a DGX, each with a stand-in kubelet of its own. NVIDIA's is built from Go modules
-(tests/side_by_side). 
+(tests/side_by_side).
 - Memory and CPU: VmRSS, and utime + stime over {_IDLE_SECONDS:.0f} s with nothing to do.
 - Allocate of one whole card: {_ALLOCATES} calls each, in turn, by a grpcio client in a process of its own.
 - First list: from just before fork and exec until the stand-in kubelet has 8 devices, {_STARTS} starts each in turn, everything in the
