@@ -63,7 +63,7 @@ A real control plane on this machine, without any kubelet: etcd, Kubernetes {ver
 {cards} V100 each, as allocatable and as ResourceSlices. {pods} pods are created over 8 connections; also {at_once} at once. Timed from
 the first creation until no pod is without a node. One run of each.
 
-Each further row keeps what the rows before it changed, except percentageOfNodesToScore. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default; the others cannot be had with this chart.
+Each further row keeps what the rows before it changed, except percentageOfNodesToScore. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default.
 The node lifecycle controller is off.
 
 Processor time is that of each program from the first creation on, divided by the pods. They share the machine's cores with the client,
@@ -210,70 +210,33 @@ class Steps:
         _restart(scheduler, f"--config={self._configured()}")
         yield from self._both(RAISED_LIMITS)
         _restart(scheduler, f"--config={self._configured(5)}")
-        yield self._placing(BY_CLAIMS, "percentageOfNodesToScore 5", {})
+        yield self._placing(BY_CLAIMS, "percentageOfNodesToScore 5")
         _restart(scheduler, f"--config={self._configured()}")
         _install(self._cluster, f"dra.schedulerName={FIRST_FIT}")
         self._until_created(lambda created: FIRST_FIT in created)
-        yield self._placing(BY_CLAIMS, "a profile that scores no node", {})
+        yield self._placing(BY_CLAIMS, "a profile that scores no node")
         _restart(scheduler, f"--feature-gates={NO_NOMINATION}")
         for count in (PODS, AT_ONCE):
             recipe = f"{RECIPE}: all but the percentage, {NO_NOMINATION}"
-            yield self._placing(BY_CLAIMS, recipe, {}, count)
+            yield self._placing(BY_CLAIMS, recipe, count)
         if int(kubernetes_version().split(".")[1]) >= 37:
             _restart(scheduler, f"--feature-gates={NO_NOMINATION},{HINTS}")
-            yield self._placing(BY_CLAIMS, HINTS, {})
-        yield from self._without()
+            yield self._placing(BY_CLAIMS, HINTS)
 
     def _both(self, settings: str) -> Iterator[Placing]:
         for count in (PODS, AT_ONCE):
             for namespace in (BY_UNITS, BY_CLAIMS):
-                yield self._placing(namespace, settings, {}, count)
-
-    def _without(self) -> Iterator[Placing]:
-        """Rows that show what a part costs, by leaving it out."""
-        kubectl = self._cluster.kubectl
-        kubectl("delete", "validatingadmissionpolicybindings", "--all")
-        yield self._placing(BY_CLAIMS, "no policy that validates", {})
-        kubectl("delete", "mutatingadmissionpolicybindings", "--all")
-        self._until_created(lambda created: "asked" not in created)
-        template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
-        asked = {**template, "metadata": {"name": "asked"}, "spec": {"spec": _claim_spec()}}
-        self._api.create(f"{_RESOURCE}/namespaces/{BY_CLAIMS}/resourceclaimtemplates", [asked])
-        own = {"schedulerName": FIRST_FIT}
-        named = {**own, "resourceClaims": [{"name": "slice", "resourceClaimTemplateName": "asked"}]}
-        yield self._placing(
-            BY_CLAIMS, "no policy at all: pods name a template of their amounts", named
-        )
-        patch = '{"spec": {"selectors": null}}'
-        kubectl("patch", "deviceclass", "gpu-slice", "--type=merge", f"--patch={patch}")
-        yield self._placing(BY_CLAIMS, "no selector in the DeviceClass", named)
-        yield self._placing(BY_CLAIMS, "claims made beside the pods", own, has_own_claims=True)
+                yield self._placing(namespace, settings, count)
 
     def _until_created(self, holds: Callable[[str], bool]) -> None:
         """Wait until a new pod is as the policies of now make it."""
         wait_for("policies", lambda: holds(json.dumps(_dry_run(self._api, BY_CLAIMS, 1))))
 
-    def _placing(
-        self,
-        namespace: str,
-        settings: str,
-        more: Mapping[str, Any],
-        count: int = PODS,
-        *,
-        has_own_claims: bool = False,
-    ) -> Placing:
+    def _placing(self, namespace: str, settings: str, count: int = PODS) -> Placing:
         for each in (BY_UNITS, BY_CLAIMS):
             _empty(self._api, each)
         before, began = [_cpu_ms(each) for each in self._programs], time.perf_counter()
-        names = [f"p{number}" for number in range(count)]
-        if has_own_claims:
-            path = f"{_RESOURCE}/namespaces/{namespace}/resourceclaims"
-            self._api.create(path, [_claim(name) for name in names])
-        own = [[{"name": "slice", "resourceClaimName": name}] for name in names]
-        pods = [
-            _pod(name, 1, {**more, "resourceClaims": claim} if has_own_claims else more)
-            for name, claim in zip(names, own, strict=True)
-        ]
+        pods = [_pod(f"p{number}", 1) for number in range(count)]
         _until_placed(self._api, namespace, pods)
         seconds = time.perf_counter() - began
         spent = {
@@ -367,24 +330,11 @@ def _dry_run(api: Client, namespace: str, containers: int) -> Any:
     return api("POST", path, _pod("tried", containers))
 
 
-def _pod(name: str, containers: int, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _pod(name: str, containers: int) -> dict[str, Any]:
     # Nodes without a kubelet keep the taint that every new node has.
-    spec = {"tolerations": [{"operator": "Exists"}], **(more or {})}
-    resources = {"claims": [{"name": "slice"}]} if "resourceClaims" in spec else slice_of(2, 30)
-    return pod(name, *(container(f"c{n}", resources=resources) for n in range(containers)), **spec)
-
-
-def _claim_spec() -> dict[str, Any]:
-    asked = {
-        "deviceClassName": "gpu-slice",
-        "capacity": {"requests": {"memory": "2Gi", "cores": "30"}},
-    }
-    return {"devices": {"requests": [{"name": "slice", "exactly": asked}]}}
-
-
-def _claim(name: str) -> dict[str, Any]:
-    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
-    return {**kind, "metadata": {"name": name}, "spec": _claim_spec()}
+    tolerations = [{"operator": "Exists"}]
+    made = (container(f"c{n}", resources=slice_of(2, 30)) for n in range(containers))
+    return pod(name, *made, tolerations=tolerations)
 
 
 def _node(name: str) -> dict[str, Any]:
