@@ -16,11 +16,11 @@ for each in (ROOT / "docs/site/words.txt").read_text().split():
     DICTIONARY.add_with_affix(word, like) if like else DICTIONARY.add(word)
 NAVIGATION = {
     "docs/README": {
-        "Start": ["Overview </README>", "docs/install", "docs/concepts", "docs/faq"],
+        "Start": ["Overview </README>", "docs/install", "docs/concepts"],
         "Tasks": [
             *("docs/node-modes", "docs/requests", "samples/README", "docs/tasks/notebooks"),
             *("docs/tasks/two-models", "docs/tasks/team-quota", "docs/tasks/moving-in"),
-            *("docs/tasks/read-a-refusal", "docs/tasks/sick-card", "docs/tasks/beside-others"),
+            *("docs/tasks/sick-card", "docs/tasks/beside-others"),
             *("docs/tasks/platforms", "docs/tasks/ai-conformance", "docs/controller", "docs/dra"),
             *("docs/nvidia", "docs/models"),
         ],

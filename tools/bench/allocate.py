@@ -16,7 +16,7 @@ How long the agent takes to answer the kubelet on a full node: 110 pods, as many
 random order, as from the kubelet. The client is grpcio in a process of its own; each server gets {calls} calls of the same bytes. The grants
 lie on {state}, the slices' files on {run}.
 
-Right before each tenth GetPreferredAllocation the client sends a List; the row without the Lists subtracts its median twice. """
+Right before each tenth GetPreferredAllocation the client sends a List; the row without the Lists subtracts its median twice."""
 
 
 async def measure(node: BenchNode) -> Chapter:

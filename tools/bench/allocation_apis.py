@@ -66,8 +66,7 @@ the first creation until no pod is without a node. One run of each.
 Each further row keeps what the rows before it changed, except percentageOfNodesToScore. SchedulerPreQueueingHints is a gate of kube-scheduler 1.37 that is off by default.
 The node lifecycle controller is off.
 
-Processor time is that of each program from the first creation on, divided by the pods. They share the machine's cores with the client,
-so it bounds the rate. What rewriting costs: {creations} creations each as dry runs (all of admission, no
+Processor time is that of each program from the first creation on, divided by the pods. What rewriting costs: {creations} creations each as dry runs (all of admission, no
 write), in turn in a namespace with the label and in one without; the difference of the medians."""
 
 

@@ -12,8 +12,7 @@ _CARDS, _SIZES, _REPEATS, _BAR_MS = range(16), range(5, 9), 3, 100
 _METHOD = """\
 How long the agent needs to find well linked cards for a pod that asks for 5, 6, 7 or 8 of 16 free ones.
 
-The cards are on a PCI bus: pairs on one switch, fours on two, eights below one host bridge. Processor time of GetPreferredAllocation's
-choice in this process, the best of three, of the slowest of the four."""
+The cards are on a PCI bus: pairs on one switch, fours on two, eights below one host bridge. Processor time of the choice in this process, the best of three, of the slowest of the four."""
 _NVLINKS: Mapping[str, Callable[[int, int], int]] = {
     "none": lambda _i, _j: 0,
     "all through NVSwitches": lambda _i, _j: 12,

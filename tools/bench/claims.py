@@ -21,7 +21,7 @@ _METHOD = """\
 How long the agent takes to prepare a [claim](dra.md) before a pod's containers start, and to give it back after their end.
 
 The agent's process with allocation API `dra`, on 4 simulated V100, beside the small API server of the tests. Beside {staying} claims that
-stay, {claims} of 2 units and 30 % are prepared and given back one after the other over the agent's socket. """
+stay, {claims} of 2 units and 30 % are prepared and given back one after the other over the agent's socket."""
 
 
 async def measure() -> Chapter:

@@ -48,17 +48,14 @@ How long kube-scheduler waits for the controller's answers about one pod, in a c
 with slices. A question names 500 or 5,000 nodes; filter says which of them have a card with room, prioritize which is best.
 kube-scheduler asks about one pod after the other, so this time bounds how many it places in a second.
 
-The controller is a process of its own; the API server is the small one of the tests, on the same machine. Times are of both calls
-together, from the first byte sent on a kept connection to the last byte read (for 5,000 names 50 KB, and about 200 KB of reasons),
-without the client's JSON. {rounds:,} rounds by each policy, first calls included. Processor time is the controller's (schedstat).
+The controller is a process of its own; the API server is the small one of the tests, on the same machine. Times are of both calls together, from the first byte sent on a kept connection to the last byte read, without the client's JSON. {rounds:,} rounds by each policy, first calls included. Processor time is the controller's (schedstat).
 
 A round asks about a pod of one of {shapes} shapes (of 1 to 15 units and 5 to 100 %, drawn with the seed {seed}), with names of nodes
 drawn at random. The pods of the cluster, with 4 processors each, have these shapes too. Between two rounds a pod moves to another node,
-and every fourth pod is bound where it was sent. The next round begins 3 ms later, when the controller has been told of it. The figures of
+and every fourth pod is bound where it was sent. The figures of
 2026-11-24 took the shapes in turn instead, so pods of only ten of the 40 shapes were bound.
 
-Whole nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`. The time is that of
-one filter call, by the controller's own histogram and by the caller's clock.
+Whole nodes: objects of 16 KB each, as kube-scheduler sends them where the extender is not `nodeCacheCapable`.
 
 p99 misses because the controller's own processor time grows; in which step was not found.
 

@@ -17,8 +17,7 @@ NVML child calls the driver, which may hang.
 - About half of the CPU is threads of gRPC that wake by themselves; no option was found that stops them.
 
 Both nodes run at once and were started at least {_QUIET_SECONDS:.0f} s before; the figures are of {IDLE_SECONDS:.0f} s without a call or
-a scrape. The watches of the API server are open, and slices are checked every 30 s. CPU is utime + stime. The simulated NVML answers at
-once. Resident is VmRSS afterwards, shared pages included."""
+a scrape. CPU is utime + stime. Resident is VmRSS, shared pages included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ sharing:
 _TITLE = "NVIDIA's device plugin beside the agent"
 _METHOD = f"""\
 The same whole cards offered by NVIDIA's plugin (k8s-device-plugin {NVIDIA}, in Go) and by the agent in mode `default` (in Python), in this
-order in each row. The last row is what a user waits for. The agent's memory and CPU include its NVML child, metrics, Events and a watch of the API server, which
+order in each row. The agent's memory and CPU include its NVML child, metrics, Events and a watch of the API server, which
 NVIDIA's plugin does not have.
 
 Both run at once on the same 8 simulated A100 of a DGX, each with a stand-in kubelet of its own. NVIDIA's is built from Go modules

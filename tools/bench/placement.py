@@ -23,14 +23,12 @@ How much of a cluster's cards is allocated after pods of all sizes have come; mo
 `--placement fgd`. The trace is openb (Alibaba: 1,213 nodes, 6,212 cards, 8,152 pods), as in "Beware of Fragmentation" (USENIX ATC 2023).
 ![allocated against arrived](placement.svg)
 
-The list is filled up with draws from itself to 130 % of the cluster's cards, and shuffled. Pods arrive one by one, are placed or
-dropped, and never leave. The figures, when 100 % and 130 % have arrived, are medians of the seeds 42 to 51, which are
-Python's and not the paper's. Random, BestFit and FGD are written again here, to check this replay against the paper.
+The list is filled up with draws from itself to 130 % of the cluster's cards, and shuffled. Pods are placed or dropped, and never leave. The figures, when 100 % and 130 % have arrived, are medians of the seeds 42 to 51, which are
+Python's and not the paper's. Random, BestFit and FGD are written again here.
 
-The controller is a process of its own, asked over HTTP as kube-scheduler asks it: filter and prioritize for each pod, then bind. It does
-not know which pods will come. kube-scheduler is simulated: to the controller's points (weight 1) it adds LeastAllocated and
+The controller is a process of its own, asked over HTTP as kube-scheduler asks it: filter and prioritize for each pod, then bind. kube-scheduler is simulated: to the controller's points (weight 1) it adds LeastAllocated and
 BalancedAllocation of processor and memory, and draws from the nodes of the highest sum at random. It places a pod without cards by these
-alone. A card has 1,000 units, so nothing is rounded.
+alone.
 
 "FGD asked so" is the paper's FGD, which knows which pods come, with the same arrivals and the same kube-scheduler: medians of
 the seeds 42 to 46. All-fractional:

@@ -27,8 +27,7 @@ FGD puts them, or where LeastAllocated alone does. The controller names one best
 pods without cards. kube-scheduler is the simulated one of the [chapter before](#placement-over-a-cluster). FGD falls where pods without cards are spread over nodes that it keeps whole.
 
 The controller's rule and its arrivals are played in one process, without HTTP; with 13 cores a card that gave the controller's figures
-over HTTP to the second digit. Medians of the seeds 42 to 46, when 100 % have arrived, of the all-fractional list 130 %. All-fractional: as
-in the chapter before.
+over HTTP to the second digit. Medians of the seeds 42 to 46, when 100 % have arrived, of the all-fractional list 130 %. All-fractional: as in the chapter before.
 
 The controller's mix has each tenth of a card equally often, with 11 processor cores a card, which is what the trace's pods with cards ask for.
 8, 10, 11 and 13 were compared on one half of the pods (drawn with the seed 1; the other half is judged here), after a look at the whole list.

@@ -19,9 +19,7 @@ _METHOD = """\
 Whether a flood of refused pods keeps a node from serving others: {pods:,} pods that fit on no card, and after each {every} of them one
 that does.
 
-The agent's process runs between the stand-in kubelet and the small API server of the tests, on 4 simulated V100. Four pods hold 10
-of 15 units of each card; then the pods of one ReplicaSet ask for 8, one after the other. The pod that fits asks for 5. A refusal is
-timed from the kubelet's side, PodResources List included."""
+The agent's process runs between the stand-in kubelet and the small API server of the tests, on 4 simulated V100. Four pods hold 10 of 15 units of each card; then the pods of one ReplicaSet ask for 8. The pod that fits asks for 5."""
 
 
 async def measure() -> Chapter:

@@ -31,10 +31,8 @@ At most {bound} bindings are under way at a time, so {bound} divided by that tim
 
 The controller is a process of its own with the default times of its Lease; the API server is the small one of the tests. It takes the
 given time for every request, and carries it out half way; watches tell at once. {offered} pods a second are sent to `bind` for
-{seconds:.0f} s, without filter, at most {callers} at a time. A pod that was refused before anything was sent is sent again after 1, 2, 4,
-8, 10, 10 … s, as kube-scheduler's queue does it; one that was called failed is not. Bound a second: answers of the last {steady:.0f} s of
-these. Called failed: of the pods that are bound at the end, those whose answer was an error. The lead is looked at in `/readyz` every half
-second. On busy processors less is bound a second."""
+{seconds:.0f} s, without filter, at most {callers} at a time. A pod that was refused before anything was sent is sent again as kube-scheduler's queue does it; one that was called failed is not. Bound a second: answers of the last {steady:.0f} s of
+these. Called failed: of the pods that are bound at the end, those whose answer was an error."""
 
 
 @dataclass

@@ -14,7 +14,7 @@ _METHOD = f"""\
 How soon a node offers its units again after its agent was restarted, for instance by an upgrade. Containers keep running meanwhile.
 
 From just before fork and exec until the stand-in kubelet has a list of all three resources, over ListAndWatch. {STARTS} starts on
-the node of the chapter before, whose state directory has a grant for every pod. Files are in the page cache, the bytecode is compiled."""
+the node of the chapter before, whose state directory has a grant for every pod."""
 
 
 async def measure(node: BenchNode) -> Chapter:

@@ -10,8 +10,7 @@ METHOD = """\
 What the library adds to a call of the driver.
 
 A C program calls the driver through the pointers that dlsym gave, without the library and in a slice with a memory cap, in turn, 11 rounds.
-Then the same with a cap of 99 % of the card's time too. The least of the rounds' medians counts, because what else a machine does only
-adds.
+Then the same with a cap of 99 % of the card's time too. The least of the rounds' medians counts.
 - Launches: an empty kernel in batches of 500, the queue empty before each batch.
 - Allocations: 4 KiB, each call timed."""
 

@@ -11,6 +11,7 @@ _BESIDE = ("work", "stream")
 METHOD = """\
 What the simulated card copies from a real one.
 
+Each is asked directly.
 - Turns: two processes, each with one kernel that looks at the card's clock for 0.4 s; where it jumps, the other one was there.
 - Events: 64 of them, or empty kernels with and without one behind each, queued behind a long kernel.
 - Copies: 32,000,000 bytes from pinned memory, each waited for, alone and beside another process's stream of kernels of 100 µs."""

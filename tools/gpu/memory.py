@@ -15,8 +15,7 @@ METHOD = """\
 Whether a program in a slice gets all of its memory and nothing above, by each way to allocate.
 
 It allocates 64, 16, 4, then 2 MiB at a time until it is refused, and holds what it has. Its own views are asked from inside. From
-outside, NVML's used memory of the card is compared with that before the start: the driver's own word for what the slice costs. Used
-counts the context. What a driver takes for a process and lists with no process is measured with a context alone, and allowed."""
+outside, NVML's used memory of the card is compared with that before the start: the driver's own word for what the slice costs. What a driver takes for a process and lists with no process is measured with a context alone, and allowed."""
 
 
 def limit_bytes(place: Place) -> int:

@@ -43,7 +43,7 @@ Whether what the agent hands out on a real card is what containers get: three po
 
 The agent runs on this machine with a stand-in kubelet and API server; each pod asks for that part of the card's memory units too. What
 the kubelet is told to mount is mounted in a mount namespace each. There nvidia-smi is asked, then a stream of kernels of 100 µs runs in
-all three at once. Parts are of the work that the three completed."""
+all three at once."""
 
 
 def measure(place: Place) -> list[Row]:
