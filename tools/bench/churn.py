@@ -24,11 +24,10 @@ HELD_PODS = 10  # few, so that a cycle is short; what leaks would leak with any 
 WARM_UP = 5_000
 LOOK_EVERY = 100
 _METHOD = """\
-Whether the agent's memory grows with the pods that it has served: {cycles:,} come and go.
+Whether the agent's memory grows with the pods that it has served.
 
 In process, without gRPC and disk (state and slices in memory); all else is the agent's own. One cycle is a new pod:
-GetPreferredAllocation and Allocate of both resources, then its slice ends as the reconciler ends it. Every {every} cycles its
-files are removed, and metrics and annotations are published. {held} other pods stay. Resident memory is read after {warm:,} cycles, then
+GetPreferredAllocation and Allocate of both resources, then its slice ends. {held} other pods stay. Resident memory is read after {warm:,} cycles, then
 after {cycles:,} more, with garbage collected both times. {note}"""
 
 
@@ -75,7 +74,6 @@ async def measure() -> Chapter:
     found = json.loads(output)
     grown = found["after"] - found["before"]
     method = _METHOD.format(
-        every=LOOK_EVERY,
         held=HELD_PODS,
         warm=WARM_UP,
         cycles=int(found["cycles"]),

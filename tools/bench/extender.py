@@ -45,8 +45,7 @@ _PREFERENCE = {
 _TITLE = "The scheduler extender"
 _METHOD = """\
 How long kube-scheduler waits for the controller's answers about one pod, in a cluster of {nodes:,} nodes of {cards} V100 with {pods:,} pods
-with slices. A question names 500 or 5,000 nodes; filter says which of them have a card with room, prioritize which is best.
-kube-scheduler asks about one pod after the other, so this time bounds how many it places in a second.
+with slices. A question names 500 or 5,000 nodes. kube-scheduler asks about one pod after the other, so this time bounds how many it places in a second.
 
 The controller is a process of its own; the API server is the small one of the tests, on the same machine. Times are of both calls together, from the first byte sent on a kept connection to the last byte read, without the client's JSON. {rounds:,} rounds by each policy, first calls included. Processor time is the controller's (schedstat).
 

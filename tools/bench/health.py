@@ -13,12 +13,11 @@ from gpu_device_plugin.kubelet.device_list import DeviceList
 
 ROUNDS = 108
 _H200_MIB = 143771
-_METHOD = f"""\
-How long the agent computes, when a GPU becomes unhealthy or recovers, before it can send the kubelet the new device list.
+_METHOD = """\
+How long the agent computes, when a GPU becomes unhealthy or recovers, until it has the new device list for the kubelet.
 
 In process: the new state of the node becomes the bytes of the next ListAndWatchResponse of gpu-mem (mode share, 128 MiB units, 8 cards
-of 143771 MiB). Each of the {ROUNDS} rounds has cards never seen before, whose first change pays for encoding its
-{_H200_MIB // 128} units. Both forms are kept from then on."""
+of 143771 MiB)."""
 
 
 async def measure() -> Chapter:

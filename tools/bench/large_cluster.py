@@ -11,8 +11,7 @@ The same in a cluster of {nodes:,} nodes of {cards} V100 with {pods:,} pods with
 kube-scheduler asks about a sample of them.
 
 As in [the chapter before](#the-scheduler-extender), with {rounds:,} rounds each. Until it leads: from the start of the process until
-`/readyz` says that it leads. All nodes and pods come in pages of 500 from the stand-in API server, on the same cores. The processor
-time is the controller's alone."""
+`/readyz` says that it leads. All nodes and pods come in pages of 500 from the stand-in API server, on the same cores."""
 
 
 async def measure() -> Chapter:

@@ -11,7 +11,7 @@ STARTS = 9
 _LOOK_SECONDS = 0.001
 _DEADLINE_SECONDS = 60
 _METHOD = f"""\
-How soon a node offers its units again after its agent was restarted, for instance by an upgrade. Containers keep running meanwhile.
+How soon a node offers its units again after its agent was restarted, for instance by an upgrade.
 
 From just before fork and exec until the stand-in kubelet has a list of all three resources, over ListAndWatch. {STARTS} starts on
 the node of the chapter before, whose state directory has a grant for every pod."""

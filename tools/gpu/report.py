@@ -33,7 +33,7 @@ def section(card: Card, chapters: Sequence[Chapter], left: Sequence[str]) -> str
     head = [
         "## On a real card",
         "",
-        "Whether the limits hold on a real card, and what they cost there, without Kubernetes. Each chapter is one promise.",
+        "Whether the limits hold on a real card, and what they cost there, without Kubernetes. ",
         f"`make gpu` writes it. One card, {_beside(card)}; its modes and clocks are as they were found.",
         "",
         f"- Card: {card.name}, {card.total_bytes // MIB} MiB",
