@@ -9,6 +9,8 @@ import yaml
 from tests.chart.readme import README, described, leaves, rendered
 from tests.chart.rendering import CHART, HELM, LINTER, NAME, PLAIN, ROOT, plain, render
 
+from tools import nvidia_schema
+
 ACCEPTED = {
     "deployment-replicas": "one page: a browser's events go on where its page was drawn",
     "pod-networkpolicy": "who may scrape is the cluster's to say",
@@ -33,6 +35,11 @@ def test_chart_and_program_have_one_version() -> None:
 def test_the_readme_is_that_of_the_values() -> None:
     """To write it again: python -m tests.chart.readme."""
     assert README.read_text() == rendered()
+
+
+def test_helm_checks_nvidias_files_by_the_types_that_the_agent_reads_them_with() -> None:
+    """To write it again: python -m tools.nvidia_schema."""
+    assert nvidia_schema.SCHEMA.read_text() == nvidia_schema.text()
 
 
 def test_the_schema_says_what_every_value_does() -> None:

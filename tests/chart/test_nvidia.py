@@ -5,10 +5,37 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.rendering import NAME, agent, manifests, one, rights
+from tests.chart.rendering import NAME, RefusedError, agent, manifests, one, rights
 
+from gpu_device_plugin.errors import ConfigError
 from gpu_device_plugin.settings.agent_settings import Settings, load_settings
-from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.settings.nvidia_configuration import Configuration, nvidia_configuration
+
+EVERY_KIND = """
+version: v1
+flags:
+  migStrategy: none
+  failOnInitError: false
+  nvidiaDriverRoot:
+  plugin: {deviceListStrategy: [envvar, cdi-cri], deviceIDStrategy: index}
+  gfd: {sleepInterval: 60000000000, outputFile: "-1"}
+resources: {gpus: [{pattern: "*", name: gpu}]}
+sharing:
+  timeSlicing:
+    resources: [{name: nvidia.com/gpu, replicas: 2, rename: a, devices: [0, "0:1"]}, {name: gpu, replicas: 3, rename: b, devices: [1]}]
+imex: {channelIDs: [0]}
+"""
+REFUSED = {
+    "flags: {deviceListStrategy: envvar}": "c.flags: unknown key deviceListStrategy; the keys here are",
+    "flags: {plugin: {passDeviceSpecs: 'true'}}": 'c.flags.plugin.passDeviceSpecs: wanted boolean, not "true"',
+    "flags: {migStrategy: both}": "c.flags.migStrategy: both is none of none, single, mixed",
+    "flags: [a]": 'c.flags: wanted object, not ["a"]',
+    "imex: {channelIDs: [x]}": 'c.imex.channelIDs[0]: wanted integer, not "x"',
+    "sharing: {mps: {resources: [{name: a}]}}": "c.sharing.mps.resources[0]: replicas is missing",
+    "sharing: {mps: {resources: [{name: a, replicas: 2.5}]}}": "resources[0].replicas: wanted integer, not 2.5",
+    "sharing: {timeSlicing: {resources: [{name: a, replicas: 1}]}}": "resources[0].replicas: 1 is less than 2",
+    "sharing: {timeSlicing: {resources: [{name: a, replicas: 2, device: 0}]}}": "unknown key device; the keys",
+}
 
 FILES = {"config": {"map": {"four": "version: v1\n", "two": {"version": "v1"}}, "default": "four"}}
 
@@ -16,6 +43,13 @@ FILES = {"config": {"map": {"four": "version: v1\n", "two": {"version": "v1"}}, 
 def variables(pod: dict[str, Any]) -> dict[str, str]:
     """Those with a value of the first container."""
     return {e["name"]: e["value"] for e in pod["containers"][0]["env"] if "value" in e}
+
+
+def read_configuration(file: Path) -> Configuration:
+    """What the agent makes of one of NVIDIA's files, with the directory of the MPS daemon."""
+    return nvidia_configuration(
+        load_settings({}, {"NODE_NAME": "n1", "MPS_ROOT": "/m"}, None), file
+    )
 
 
 def settings(tmp_path: Path, *values: str) -> Settings:
@@ -183,6 +217,25 @@ def test_the_mig_manager_runs_where_the_label_asks_and_may_little_at_the_api() -
         ("", "events", "patch"),
     }
     assert variables(pod)["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED.items(), ids=REFUSED)
+def test_helm_refuses_a_file_that_no_agent_takes(text: str, words: str, tmp_path: Path) -> None:
+    """As a text and as an object, with the key's place."""
+    (tmp_path / "c").write_text(text)
+    with pytest.raises(ConfigError):
+        read_configuration(tmp_path / "c")
+    for given in (text, yaml.safe_load(text)):
+        with pytest.raises(RefusedError) as refusal:
+            manifests(values={"config": {"map": {"c": given}}})
+        assert words in str(refusal.value)
+
+
+def test_helm_takes_a_file_that_agents_take(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(EVERY_KIND)
+    assert read_configuration(tmp_path / "c").gpu_patterns
+    for given in (EVERY_KIND, yaml.safe_load(EVERY_KIND)):
+        assert manifests(values={"config": {"map": {"c": given}}})
 
 
 def test_the_agent_sees_the_imex_channels_that_a_file_asks_for() -> None:

@@ -42,7 +42,7 @@ REFUSED = {
     "config.default=b,config.map.a=version: v1": "config.default b is none of config.map: it has a",
     "config.map.a=x": "config.map.a is no YAML object",
     "config.map.a=version: v2": "config.map.a: unknown version v2, NVIDIA's configuration has v1",
-    "config.map.a=timeSlicing: {}": "config.map.a: unknown key timeSlicing; NVIDIA's configuration has version",
+    "config.map.a=timeSlicing: {}": "config.map.a: unknown key timeSlicing; the keys here are flags, imex, resources, sharing, version",
     "config.map.a.sharing.mps.x=1,config.map.a.sharing.timeSlicing.x=1": "config.map.a: sharing.timeSlicing and sharing.mps exclude each other",
     "mps.enabled=true": "mps.enabled needs config.map or config.name",
     "mps.enabled=true,config.name=c": "mps.enabled needs gfd.enabled: the MPS daemon runs on nodes labelled",

@@ -28,7 +28,10 @@ PARTS = (
     "prometheusRule.enabled=true",
     "service.enabled=true",
 )
-SHARED = {"version": "v1", "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu"}]}}}
+SHARED = {
+    "version": "v1",
+    "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}},
+}
 VALUES: dict[str, Any] = {
     "config": {"map": {"mps": yaml.safe_dump(SHARED)}},
     "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "beside"}}],

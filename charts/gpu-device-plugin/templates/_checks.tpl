@@ -15,8 +15,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and .Values.config.default .Values.config.map (not (hasKey .Values.config.map .Values.config.default)) }}
 {{- fail (printf "config.default %s is none of config.map: it has %s" .Values.config.default (keys .Values.config.map | sortAlpha | join ", ")) }}
 {{- end }}
+{{- $schema := .Files.Get "nvidia-configuration.json" | fromJson }}
 {{- range $name, $text := .Values.config.map }}
-{{- include "gpu-device-plugin.checkConfig" (dict "name" $name "content" (kindIs "map" $text | ternary $text (fromYaml (toString $text)))) }}
+{{- include "gpu-device-plugin.checkConfig" (dict "name" $name "schema" $schema "content" (kindIs "map" $text | ternary $text (fromYaml (toString $text)))) }}
 {{- end }}
 {{- if and .Values.mps.enabled (not (include "gpu-device-plugin.nvidiaConfig" .)) }}
 {{- fail "mps.enabled needs config.map or config.name: a file there that has sharing.mps" }}
@@ -174,7 +175,10 @@ what a registry has, helm cannot know.
 {{- if and $nodes (hasPrefix "localhost/" $wanted) (not $found) }}true{{ end }}
 {{- end }}
 
-{{/* What every agent would refuse in one of NVIDIA's configuration files; the rest only the agent knows. */}}
+{{/*
+What every agent would refuse in one of NVIDIA's configuration files, by the schema of the types that it is read with
+(python -m tools.nvidia_schema); the rest only the agent knows.
+*/}}
 {{- define "gpu-device-plugin.checkConfig" -}}
 {{- $file := printf "config.map.%s" .name }}
 {{- $sharing := .content.sharing | default dict }}
@@ -186,12 +190,46 @@ what a registry has, helm cannot know.
 {{- fail (printf "%s: unknown version %v, NVIDIA's configuration has v1" $file .) }}
 {{- end }}
 {{- end }}
-{{- range $key, $value := .content }}
-{{- if not (or (kindIs "invalid" $value) (has $key (list "version" "flags" "resources" "sharing" "imex"))) }}
-{{- fail (printf "%s: unknown key %s; NVIDIA's configuration has version, flags, resources, sharing, imex" $file $key) }}
-{{- end }}
-{{- end }}
 {{- if and (kindIs "map" $sharing) $sharing.timeSlicing $sharing.mps }}
 {{- fail (printf "%s: sharing.timeSlicing and sharing.mps exclude each other" $file) }}
+{{- end }}
+{{- include "gpu-device-plugin.checkValue" (dict "at" $file "value" .content "schema" .schema) }}
+{{- end }}
+
+{{/* Whether the value at a path of such a file is what the schema has; a key without a value is as if it were not there. */}}
+{{- define "gpu-device-plugin.checkValue" -}}
+{{- $at := .at }}
+{{- $value := .value }}
+{{- $schema := .schema }}
+{{- $number := ternary "integer" "number" (eq (floor $value) (float64 $value)) }}
+{{- $type := dict "map" "object" "slice" "array" "bool" "boolean" "string" "string" | dig (kindOf $value) $number }}
+{{- if not (has $type $schema.type) }}
+{{- fail (printf "%s: wanted %s, not %s" $at (join " or " $schema.type) (toJson $value)) }}
+{{- end }}
+{{- if and $schema.enum (not (has $value $schema.enum)) }}
+{{- fail (printf "%s: %v is none of %s" $at $value (join ", " $schema.enum)) }}
+{{- end }}
+{{- if and $schema.minimum (lt (float64 $value) $schema.minimum) }}
+{{- fail (printf "%s: %v is less than %v" $at $value $schema.minimum) }}
+{{- end }}
+{{- if eq $type "array" }}
+{{- range $place, $each := $value }}
+{{- include "gpu-device-plugin.checkValue" (dict "at" (printf "%s[%d]" $at $place) "value" $each "schema" $schema.items) }}
+{{- end }}
+{{- else if eq $type "object" }}
+{{- range $schema.required }}
+{{- if kindIs "invalid" (index $value .) }}
+{{- fail (printf "%s: %s is missing" $at .) }}
+{{- end }}
+{{- end }}
+{{- range $key, $each := $value }}
+{{- $known := index $schema.properties $key }}
+{{- if and (not $known) (not (kindIs "invalid" $each)) }}
+{{- fail (printf "%s: unknown key %s; the keys here are %s" $at $key (keys $schema.properties | sortAlpha | join ", ")) }}
+{{- end }}
+{{- if not (kindIs "invalid" $each) }}
+{{- include "gpu-device-plugin.checkValue" (dict "at" (printf "%s.%s" $at $key) "value" $each "schema" $known) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}

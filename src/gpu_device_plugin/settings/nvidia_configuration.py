@@ -18,6 +18,7 @@ import msgspec
 
 from gpu_device_plugin.domain.grants.container_edits import DeviceAccess
 from gpu_device_plugin.domain.nvidia.configuration import (
+    FEWEST_REPLICAS,
     Configuration,
     FeatureSettings,
     Pattern,
@@ -34,7 +35,12 @@ from gpu_device_plugin.settings.bounded_yaml import read_text, yaml_object
 from gpu_device_plugin.settings.nvidia_settings import Fallback, NvidiaSettings, named_by_nvidia
 from gpu_device_plugin.settings.setting import suggest_key
 
-__all__ = ["Configuration", "FeatureSettings", "wrong_profile"]  # the agent names no scheme
+__all__ = [
+    "FEWEST_REPLICAS",
+    "Configuration",
+    "FeatureSettings",
+    "wrong_profile",
+]  # the agent names no scheme
 VERSION = "v1"
 _NAMED = "default"
 _WRITTEN_SECONDS = 1.0
@@ -56,7 +62,7 @@ def _flags(path: str, **sections: Any) -> Any:
         for each, names in here
     ]
     return msgspec.defstruct(
-        path or "_File",
+        path or "File",
         [*keys, *((name, kind, kind()) for name, kind in sections.items())],
         bases=(_Section,),
         frozen=True,
@@ -92,7 +98,7 @@ class _Sharing(_Section, frozen=True):
     mps: _Replicated | None = None
 
 
-_File = _flags(
+File = _flags(
     "",
     version=str,
     flags=_flags("flags", plugin=_flags("flags.plugin"), gfd=_flags("flags.gfd")),
@@ -100,6 +106,7 @@ _File = _flags(
     sharing=_Sharing,
     imex=_flags("imex"),
 )
+"""What a file may have; the chart checks the same (tools/nvidia_schema.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,7 @@ def read_config_file(file: Path) -> ConfigFile:
     content = _without_null(yaml_object(file, text))
     _check_kind(file, content)
     try:
-        wire = msgspec.convert(content, _File)
+        wire = msgspec.convert(content, File)
         return ConfigFile(
             path=str(file),
             text=text,
@@ -160,7 +167,7 @@ def _key_hint(key: str, path: str) -> str:
             for field_ in kind.fields:
                 add(field_.type, f"{at}.{field_.encode_name}".lstrip("."))
 
-    add(inspect.type_info(_File), "")
+    add(inspect.type_info(File), "")
     if places := [f"{at}.{key}".lstrip(".") for at, keys in sections.items() if key in keys]:
         return f"it belongs to {' or '.join(places)}"
     known = sections[re.sub(r"\[\d+\]", "", path)]
@@ -191,9 +198,9 @@ def _check_kind(file: Path, content: Mapping[str, object]) -> None:
             f"{file}: {lost[0]}: its indentation is lost; replicas are given as "
             f"sharing: {{timeSlicing: {{resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}"
         )
-    foreign = sorted(str(key) for key in content if key not in _File.__struct_encode_fields__)
+    foreign = sorted(str(key) for key in content if key not in File.__struct_encode_fields__)
     if foreign:
-        known = ", ".join(_File.__struct_encode_fields__)
+        known = ", ".join(File.__struct_encode_fields__)
         raise ConfigError(
             f"{file}: {clip(foreign[0])}: unknown key; NVIDIA's configuration has {known}. "
             f"The agent's own settings are read by --config"
