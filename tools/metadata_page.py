@@ -95,6 +95,7 @@ TABLES = {
         Key(holdings_annotation.HOLDINGS_ANNOTATION, AGENT, COUNTERS, "what pods hold, as JSON: `cards` (UUIDs of cards and instances), and `pods` by uid with `slices` (place in `cards`: units and percent), `devices` (places), `exclusive`, `claims`; at most 64 KiB. It counts before the pods' own annotations, which their tenants can write"),
         Key(labels.FEATURES_ANNOTATION, AGENT, AGENT, f"which {_FEATURES} the agent wrote, without `nvidia.com/`"),
         Key(model_catalogue.SERIES_ANNOTATION, CONTROLLER, CONTROLLER, "the series that the controller wrote into the label"),
+        Key(node_annotations.TAINT_ANNOTATION, AGENT, AGENT, "key of the [startup taint](tasks/beside-others.md#karpenter) that it removed; it removes none again"),
         Key(node_annotations.UNINSTALL_ANNOTATION, "helm's hook", AGENT, "uid of the DaemonSet whose agents withdraw"),
         Key(node_annotations.WITHDRAWN_ANNOTATION, AGENT, "helm's hook", "how far that has come, as JSON: pods that keep their slices"),
     ),

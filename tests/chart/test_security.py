@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.grants.holdings_annotation import (
 )
 from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
+    TAINT_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
 )
@@ -213,6 +214,24 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     assert keys(allowed(pods, "labelsAllowed")) == set()
     assert keys(allowed(pods, "annotationsAllowed")) == {*written, DEVICES_ANNOTATION}
     assert {*written, DEVICES_ANNOTATION} == set(HELD_KEYS)
+
+
+def test_only_with_a_startup_taint_the_agent_may_change_anything_of_a_nodes_spec() -> None:
+    """What exactly is tests/e2e/test_startup_taint.py's."""
+    name = "gpu-device-plugin-agent-nodes"
+    without = one(manifests(), "ValidatingAdmissionPolicy", name)["spec"]
+    assert "taint" not in str(without)
+    made = manifests("startupTaint=example.com/starting")
+    policy = one(made, "ValidatingAdmissionPolicy", name)["spec"]
+    assert "t.key != 'example.com/starting'" in allowed({"spec": policy}, "removesTaint")
+    keys_with = keys(allowed({"spec": policy}, "annotationsAllowed"))
+    assert keys_with == keys(allowed({"spec": without}, "annotationsAllowed")) | {TAINT_ANNOTATION}
+    for kept in ("agent-pods", "uninstall-nodes", "clear-nodes-nodes", "controller-nodes"):
+        spec = one(made, "ValidatingAdmissionPolicy", f"gpu-device-plugin-{kept}")["spec"]
+        assert "removesTaint" not in str(spec)
+    tolerated = {"key": "example.com/starting", "operator": "Exists"}
+    assert tolerated in agent(made)["tolerations"]
+    assert rights(one(made, "ClusterRole")) == rights(one(manifests(), "ClusterRole"))
 
 
 def test_the_agent_may_write_every_feature_label_and_no_other_of_nvidias() -> None:

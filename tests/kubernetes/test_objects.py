@@ -64,6 +64,51 @@ async def test_a_foreign_change_is_undone() -> None:
             await until(lambda: labels(server) == {"a": "1"})
 
 
+STARTUP, OTHER = {"key": "up", "effect": "NoSchedule"}, {"key": "other", "effect": "NoExecute"}
+
+
+async def test_of_a_nodes_taints_only_the_startup_taint_is_removed() -> None:
+    """One that somebody sets between our look and our patch stays too."""
+    later = {"key": "later", "value": "x", "effect": "NoSchedule"}
+    async with running() as (server, api):
+        watch = NodeWatch(api, "n1")
+        wanted = NodeMetadata(api, "n1", lambda: watch.view)
+        spec = {"unschedulable": True, "taints": [STARTUP, OTHER]}
+        await server.put(NODE, {"metadata": {"name": "n1"}, "spec": spec})
+
+        def race(request: ApiRequest) -> None:
+            if len(server.seen("PATCH")) == 1 and request.method == "PATCH":
+                server.patch(NODE, {"spec": {"taints": [STARTUP, OTHER, later]}})
+
+        server.fault = race
+        async with working(watch.run, wanted.run):
+            await until(lambda: watch.view is not None)
+            wanted.remove_taint("up")
+            kept = {"unschedulable": True, "taints": [OTHER, later]}
+            await until(lambda: server.objects[NODE]["spec"] == kept)
+        assert len(server.seen("PATCH")) == 2
+
+
+async def test_a_startup_taint_is_removed_once_in_a_nodes_life() -> None:
+    """Who sets it again has a reason."""
+    async with running() as (server, api):
+        await server.put(NODE, {"metadata": {"name": "n1"}, "spec": {"taints": [STARTUP]}})
+        watch = NodeWatch(api, "n1")
+        wanted = NodeMetadata(api, "n1", lambda: watch.view)
+        async with working(watch.run, wanted.run):
+            await until(lambda: watch.view is not None)
+            wanted.remove_taint("up")
+            await until(lambda: not server.objects[NODE]["spec"].get("taints"))
+            told = server.objects[NODE]["metadata"]["annotations"]
+            assert told == {"gpu-device-plugin/startup-taint-removed": "up"}
+            server.patch(NODE, {"spec": {"taints": [STARTUP]}})
+            await until(lambda: watch.view and watch.view.taints)
+            wanted.remove_taint("up")
+            wanted.put(labels={"a": "1"})
+            await until(lambda: labels(server) == {"a": "1"})
+        assert server.objects[NODE]["spec"]["taints"] == [STARTUP]
+
+
 async def test_a_refused_feature_label_keeps_nothing_else_from_the_node_and_is_told_once() -> None:
     """The card list must not freeze because a machine has an odd name."""
     feature, told = {"nvidia.com/gpu.machine": "x."}, list[str]()

@@ -234,20 +234,17 @@ class StandInApiServer:
             return status(404, f"{asked.path} not found")
         if asked.method == "DELETE":
             return web.json_response(self.remove(asked.path))
-        if asked.method == "PUT":
-            return self._replace(asked, found)
-        if asked.method == "PATCH":
-            uid = asked.body.get("metadata", {}).get("uid")
-            if uid is not None and uid != found["metadata"].get("uid"):
-                return status(422, f"metadata.uid: Invalid value: {uid!r}: field is immutable")
-            found = self.patch(asked.path, asked.body)
-        return web.json_response(found)
+        return self._write(asked, found) if asked.body else web.json_response(found)
 
-    def _replace(self, asked: ApiRequest, found: Json) -> web.Response:
-        version = asked.body["metadata"].get("resourceVersion")
+    def _write(self, asked: ApiRequest, found: Json) -> web.Response:
+        uid = asked.body.get("metadata", {}).get("uid")
+        if uid is not None and uid != found["metadata"].get("uid"):
+            return status(422, f"metadata.uid: Invalid value: {uid!r}: field is immutable")
+        version = asked.body.get("metadata", {}).get("resourceVersion")
         if version and version != found["metadata"]["resourceVersion"]:
             return status(409, "the object has been modified")
-        return web.json_response(self.store(asked.path, asked.body))
+        write = self.patch if asked.method == "PATCH" else self.store
+        return web.json_response(write(asked.path, asked.body))
 
     def _create(self, asked: ApiRequest) -> web.Response:
         if asked.path.endswith("/binding"):

@@ -67,3 +67,11 @@ affinity:
 {{- $affinity := .Values.affinity | default (include "gpu-device-plugin.affinity" . | fromYaml) }}
 {{- include "gpu-device-plugin.placement" (dict "root" . "selector" .Values.nodeSelector "affinity" $affinity) }}
 {{- end }}
+
+{{/* Which taints workloads of the nodes tolerate; empty for none. */}}
+{{- define "gpu-device-plugin.tolerations" -}}
+{{- with concat .Values.tolerations (ternary (list (dict "key" .Values.startupTaint "operator" "Exists")) list (ne .Values.startupTaint "")) -}}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

@@ -58,9 +58,8 @@ spec:
       {{- else }}
       {{- include "gpu-device-plugin.agentPlacement" . | nindent 6 }}
       {{- end }}
-      {{- with .Values.tolerations }}
-      tolerations:
-        {{- toYaml . | nindent 8 }}
+      {{- with include "gpu-device-plugin.tolerations" . }}
+      {{- nindent 6 . }}
       {{- end }}
       terminationGracePeriodSeconds: 60
       containers:

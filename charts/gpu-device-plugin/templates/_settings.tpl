@@ -22,6 +22,7 @@ config.yaml: |
   {{- end }}
   driver_capabilities: {{ .Values.driverCapabilities | quote }}
   allow_other_plugin: {{ .Values.allowOtherPlugin }}
+  startup_taint: {{ .Values.startupTaint | quote }}
   recovery_seconds: {{ .Values.recoverySeconds }}
   unified_memory_reserve_mib: {{ int .Values.unifiedMemoryReserveMib }}
   {{- if .Values.dra.enabled }}

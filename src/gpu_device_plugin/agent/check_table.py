@@ -140,6 +140,7 @@ def _work(of: Wiring) -> Sequence[Callable[[], None]]:
         of.cards.follow_rules,
         of.layout.run,
         of.mode.republish_if_waiting,
+        of.remove_startup_taint,
         of.setup.files.sizes.cut_back_unwatched,
         lambda: of.metrics.show_nvml_restarts(of.nvml.restarts),
     )

@@ -407,6 +407,15 @@ class Wiring:
         """Those that differ from what the kubelet has are sent; what a card offers may follow from its holders."""
         self.device_lists.publish(self.node_store.read())
 
+    def remove_startup_taint(self) -> None:
+        """Once the node is ready and the kubelet counts what it offers."""
+        key, node = self.settings.startup_taint, self.cluster.node
+        if not key or node is None or not self.readiness.tell().is_ready:
+            return
+        offered = self.device_lists.registered_resources(self.node_store.read())
+        if {*offered} <= node.allocatable.keys():
+            self.cluster.remove_taint(key)
+
     def find_idle_sharing(self) -> str | None:
         """That NVIDIA's configuration shares devices of which the node's mode offers no replicas.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION
 from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
+    TAINT_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
     kept_pods,
@@ -91,6 +92,7 @@ _AGENTS = (
     CARDS_ANNOTATION,
     FEATURES_ANNOTATION,
     HOLDINGS_ANNOTATION,
+    TAINT_ANNOTATION,
     UNINSTALL_ANNOTATION,
     WITHDRAWN_ANNOTATION,
 )

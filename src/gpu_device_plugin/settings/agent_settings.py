@@ -167,6 +167,10 @@ class Settings(NvidiaSettings):
     allow_other_plugin: bool = setting(
         False, "Serve even if another GPU device plugin serves this node's cards."
     )
+    startup_taint: str = setting(
+        "",
+        "Key of the node's taint that the agent removes once its device lists are out; only once in a node's life.",
+    )
     recovery_seconds: float = setting(
         30,
         "Seconds without a failed probe or a new XID before a card with recovery `probe` is healthy again.",

@@ -128,6 +128,7 @@ class ApiCluster:
         self.describe_node = self._metadata.put
         """Wants labels and annotations on our node; None removes a key."""
         self.drop = self._metadata.drop  # removes a label or an annotation of our node once
+        self.remove_taint = self._metadata.remove_taint  # once in our node's life
         self.annotate_pod = self._annotations.put  # wants annotations on a pod
         api.availability.subscribe(lambda: signals.reach_changed.emit(None))
 
@@ -261,6 +262,9 @@ class NoCluster:
 
     def drop(self, *, label: str = "", annotation: str = "") -> None:
         """Nothing to do: there is none."""
+
+    def remove_taint(self, _key: str, /) -> None:
+        """Nothing to do."""
 
     def annotate_pod(self, _ref: PodRef, _annotations: Wanted, /) -> None:
         """Nothing to do."""

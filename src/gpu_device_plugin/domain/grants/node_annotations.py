@@ -43,6 +43,8 @@ CARDS_VERSION = 2
 UNINSTALL_ANNOTATION = "gpu-device-plugin/uninstall"
 """Marks a node for the agents of one installation. Its value is the uid of their DaemonSet, so
 that the mark of an earlier installation has no effect on a later one."""
+TAINT_ANNOTATION = "gpu-device-plugin/startup-taint-removed"
+"""Its value is the key of the taint; one that somebody sets later stays."""
 WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
 

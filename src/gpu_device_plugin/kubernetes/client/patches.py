@@ -3,8 +3,8 @@
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import structlog
@@ -21,10 +21,16 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A JSON merge patch of one object's metadata."""
+    """A JSON merge patch of one object."""
 
     path: str
-    metadata: dict[str, object]
+    metadata: Mapping[str, object]
+    spec: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def body(self) -> dict[str, object]:
+        """What is sent."""
+        return {"metadata": self.metadata, **({"spec": self.spec} if self.spec else {})}
 
 
 @dataclass(slots=True)
@@ -111,7 +117,7 @@ class PatchQueue(Generic[Key]):
         if patch is None:
             self._work.pop(key, None)
             return
-        request = Request("PATCH", patch.path, body={"metadata": patch.metadata})
+        request = Request("PATCH", patch.path, body=patch.body)
         try:
             answer = await self._api.call_in_turn(request)
         except ClusterError:

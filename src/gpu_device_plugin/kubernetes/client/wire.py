@@ -217,9 +217,16 @@ class NodeStatus(msgspec.Struct, rename="camel"):
     node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
+class NodeSpec(msgspec.Struct, rename="camel"):
+    """`spec` of a node."""
+
+    taints: list[dict[str, str]] | None = None
+
+
 class Node(Bare):
     """A node."""
 
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 

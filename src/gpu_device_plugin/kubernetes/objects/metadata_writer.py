@@ -1,9 +1,10 @@
-"""Labels and annotations of our node and its pods, written in the background."""
+"""Labels and annotations of our node and its pods, and its startup taint, written in the background."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Literal
 
+from gpu_device_plugin.domain.grants.node_annotations import TAINT_ANNOTATION
 from gpu_device_plugin.domain.node.labels import is_of_features
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.kubernetes.client.api import ApiServer
@@ -21,6 +22,7 @@ class _Part(StrEnum):
 
     OWN = "the node's labels and annotations"
     FEATURES = "the node's feature labels"
+    TAINT = "the node without its startup taint"
 
 
 class NodeMetadata:
@@ -45,6 +47,7 @@ class NodeMetadata:
         self._wanted: dict[_Field, dict[str, str | None]] = {"labels": {}, "annotations": {}}
         # What is to be removed once.
         self._dropped: dict[_Field, set[str]] = {"labels": set(), "annotations": set()}
+        self._taint = ""
         self._queue = PatchQueue[_Part](api, self._difference, self._forget, self._refuse)
         self.run = self._queue.run
 
@@ -64,6 +67,11 @@ class NodeMetadata:
             self._dropped[field] |= {key} - {""}
         self._mark()
 
+    def remove_taint(self, key: str) -> None:
+        """Want no taint of this key, unless this node had one that was removed; another that comes later stays."""
+        self._taint = key
+        self._queue.mark(_Part.TAINT)
+
     def observe(self) -> None:
         view = self._view()
         if view is not None:
@@ -73,13 +81,15 @@ class NodeMetadata:
             self._mark()
 
     def _mark(self) -> None:
-        for part in _Part:
+        for part in (_Part.OWN, _Part.FEATURES):
             self._queue.mark(part)
 
     def _difference(self, part: "_Part") -> Patch | None:
         view = self._view()
         if view is None:
             return None
+        if part is _Part.TAINT:
+            return self._without_taint(view)
         present = {"labels": view.labels, "annotations": view.annotations}
         metadata: dict[str, object] = {}
         for field, wanted in self._wanted.items():
@@ -87,6 +97,15 @@ class NodeMetadata:
             if missing := _missing(asked, present[field]):
                 metadata[field] = missing
         return Patch(f"/api/v1/nodes/{self._node_name}", metadata) if metadata else None
+
+    def _without_taint(self, view: OwnNode) -> Patch | None:
+        """The list of taints can only be replaced, so it has to be that of the version that was seen."""
+        kept = [taint for taint in view.taints if taint.get("key") != self._taint]
+        if len(kept) == len(view.taints) or TAINT_ANNOTATION in view.annotations:
+            return None
+        told = {TAINT_ANNOTATION: self._taint}
+        metadata = {"resourceVersion": view.resource_version, "annotations": told}
+        return Patch(f"/api/v1/nodes/{self._node_name}", metadata, {"taints": kept or None})
 
     def _refuse(self, part: "_Part", text: str) -> None:
         if self._refused.get(part) != text:

@@ -1,7 +1,7 @@
 """Our own Node object, and other plugins that offer its cards."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
@@ -27,6 +27,8 @@ class OwnNode:
     allocatable: Mapping[str, str] = field(default_factory=dict)
     kubelet_version: str = ""  # for instance `v1.36.3`; empty where it is not known
     runtime_version: str = ""  # for instance `containerd://2.4.2`
+    taints: Sequence[Mapping[str, str]] = ()
+    resource_version: str = field(default="", compare=False)
 
 
 class NodeWatch:
@@ -94,8 +96,8 @@ class NodeWatch:
             group.create_task(self._resource_slices.run())
 
     def _see(self, view: OwnNode | None) -> None:
-        if view != self.view:
-            self.view = view
+        before, self.view = self.view, view
+        if view != before:
             self._on_change()
 
     def _set_slices(self, names: set[str]) -> None:
@@ -115,6 +117,8 @@ def _view(node: Node) -> OwnNode:
         allocatable={name: str(amount) for name, amount in (status.allocatable or {}).items()},
         kubelet_version=status.node_info.kubelet_version,
         runtime_version=status.node_info.container_runtime_version,
+        taints=node.spec.taints or (),
+        resource_version=node.metadata.resource_version,
     )
 
 

@@ -15,6 +15,7 @@ from gpu_device_plugin.kubernetes.client.wire import (
     Bare,
     Container,
     Node,
+    NodeSpec,
     NodeStatus,
     Pod,
     PodSpec,
@@ -48,7 +49,7 @@ class Address(msgspec.Struct):
     address: str
 
 
-class SurveyedNodeSpec(msgspec.Struct):
+class SurveyedNodeSpec(NodeSpec):
     """`spec` of a node."""
 
     unschedulable: bool = False
