@@ -1,6 +1,6 @@
 """One agent's parts on a node of two cards, with an API server that has claims."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import ClusterError
+from gpu_device_plugin.kubernetes.objects.events import EventNote
 from gpu_device_plugin.kubernetes.objects.metadata_writer import Wanted
 from gpu_device_plugin.settings.agent_settings import load_settings
 
@@ -35,6 +36,7 @@ class ClaimsOnly(NoClaims):
     offers: list[Sequence[OfferedDevice]] = field(default_factory=list)
     is_away: bool = False
     readings: int = 0
+    on_withdrawal: Callable[[], object] = lambda: None
 
     async def fetch(self, _namespace: str, name: str, /) -> Claim | None:
         return self.claims.get(name)
@@ -47,6 +49,8 @@ class ClaimsOnly(NoClaims):
 
     def offer(self, devices: Sequence[OfferedDevice], _version: str, /) -> None:
         self.offers.append(devices)
+        if not devices:
+            self.on_withdrawal()
 
     def allocate(self, name: str, card: int, units: int = 2, percent: int = 30) -> ClaimRef:
         """What the scheduler writes into a claim."""
@@ -73,6 +77,7 @@ class ClaimsCluster(NoCluster):
         known: Pods as the watch has them.
         on_pods: Annotations that are wanted on pods, by the pod's name.
         cards: The node's annotation of cards, each time that it was written.
+        posted: Events, in order.
     """
 
     def __init__(self, claims: ClaimsOnly) -> None:
@@ -80,9 +85,13 @@ class ClaimsCluster(NoCluster):
         self.known: Specs = {}
         self.on_pods: dict[str, Wanted] = {}
         self.cards: list[str] = []
+        self.posted: list[EventNote] = []
 
     def specs(self) -> Specs:
         return self.known
+
+    def post(self, note: EventNote, /) -> None:
+        self.posted.append(note)
 
     def annotate_pod(self, ref: PodRef, annotations: Wanted, /) -> None:
         self.on_pods[ref.name] = annotations
@@ -143,5 +152,6 @@ def node_at(
     wiring.node_store.update(
         mode=NodeMode.CORE_MEM, cards=CARDS, library_version="0.0.1", allocation_api=serving
     )
+    wiring.mode.allocation_api_choice.kept = serving
     wiring.holders.has_passed = True  # no kubelet is there that a pass could ask
     return Node(directory, wiring, cluster, api)

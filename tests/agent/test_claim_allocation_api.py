@@ -144,34 +144,12 @@ async def test_an_agent_that_starts_again_has_every_claim_and_no_file_too_many(
         await until(lambda: later.files == ["nvidia", "uid-a"])
 
 
-async def test_cards_are_offered_once_no_units_of_them_are_held(node: Node) -> None:
-    """And a sick one is tainted, at once."""
-    await node.hold_units("classic", 0)
+async def test_every_card_is_offered_and_a_sick_one_is_tainted(node: Node) -> None:
     async with serving_claims(node):
-        await until(lambda: node.cluster.offers and node.offered() == {"gpu-1": {}})
-        node.wiring.ledger_store.amend((), ["classic"])
-        await until(lambda: node.offered() == {"gpu-0": {}, "gpu-1": {}})
+        await until(lambda: node.cluster.offers and node.offered() == {"gpu-0": {}, "gpu-1": {}})
         node.wiring.node_store.update(unhealthy={"GPU-1": "XID79"})
         await until(lambda: node.offered()["gpu-1"] == {"gpu-device-plugin/unhealthy": "XID79"})
         assert node.wiring.claim_endpoint.health() == ("n1", [("gpu-0", ""), ("gpu-1", "XID79")])
-
-
-async def test_prepared_claims_keep_the_driver_serving_when_the_allocation_api_goes_back(
-    node: Node,
-) -> None:
-    """Tainted, until the last claim has ended; then nothing is offered for claims."""
-    ref = node.cluster.allocate("a", 0)
-    node.wiring.claim_endpoint.handover.scheduler_lag_seconds = 0.05
-    async with serving_claims(node):
-        await node.wiring.claim_endpoint.prepare(ref)
-        await until(lambda: node.cluster.offers)
-        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-        taint = {"gpu-device-plugin/allocation-api": "device-plugin"}
-        await until(lambda: node.cluster.offers and node.offered() == {"gpu-0": taint})
-        await node.wiring.claim_endpoint.unprepare(ref)
-        del node.cluster.claims["a"]
-        await until(lambda: node.offered() == {})
-        await until(lambda: not node.wiring.claim_endpoint.is_needed)
 
 
 def by_units(node: Node) -> set[str]:
@@ -180,52 +158,101 @@ def by_units(node: Node) -> set[str]:
     return {group.card for pool in pools for group in pool.groups}
 
 
-async def test_a_card_goes_back_when_no_claim_is_allocated_on_it(node: Node) -> None:
-    """A claim may be allocated and not prepared yet; without the API server nothing goes back."""
-    handover = node.wiring.claim_endpoint.handover
-    handover.scheduler_lag_seconds = handover.read_seconds = 0.05
-    ref = node.cluster.allocate("a", 0)
+def label(node: Node, api: str) -> None:
+    """The node has this label for its allocation API, and this agent has seen it."""
+    node.wiring.mode.follow({"ack.node.gpu.schedule": "core_mem", ALLOCATION_API_LABEL: api})
+    node.wiring.claim_endpoint.changed(None)
+
+
+def notes(node: Node, reason: str) -> list[str]:
+    """What Events of this reason say of the node, in order."""
+    return [each.text for each in node.api.posted if each.reason == reason]
+
+
+async def test_a_node_goes_to_claims_when_nobody_holds_units_of_it(short_dir: Path) -> None:
+    """Until then it offers what it offered, and says who holds what and how to get there."""
+    node = node_at(short_dir, ClaimsOnly(), AllocationApi.DEVICE_PLUGIN)
+    await node.hold_units("classic", 0)
+    label(node, "device-plugin")
+    label(node, "dra")
+
+    assert by_units(node) == {"GPU-0", "GPU-1"}
+    assert not node.wiring.claim_endpoint.devices_to_offer()
+    (told,) = notes(node, "AllocationApiSwitchRefused")
+    assert "default/classic" in told
+    assert "Cordon and drain the node" in told
+
+    node.wiring.ledger_store.amend((), ["classic"])
+    node.wiring.mode.republish_if_waiting()
+    assert by_units(node) == set()
+    assert len(node.wiring.claim_endpoint.devices_to_offer()) == 2
+    assert notes(node, "AllocationApiSwitched")
+
+
+async def test_a_node_goes_back_when_no_claim_holds_its_cards_prepared_or_not(node: Node) -> None:
+    """While the API server is away nothing is known of claims that are not prepared."""
+    endpoint, cluster = node.wiring.claim_endpoint, node.cluster
+    endpoint.scheduler_lag_seconds = 0.05
+    ref = cluster.allocate("a", 0)
     async with serving_claims(node):
-        await until(lambda: node.cluster.offers)
-        node.cluster.is_away = True
-        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-        assert by_units(node) == set()
-        taint = {"gpu-device-plugin/allocation-api": "device-plugin"}
-        await until(lambda: node.offered() == {"gpu-0": taint, "gpu-1": taint})
-        assert by_units(node) == set()
-        node.cluster.is_away = False
-        await until(lambda: node.offered() == {"gpu-0": taint})
-        assert by_units(node) == {"GPU-1"}
+        label(node, "dra")
+        await endpoint.prepare(ref)
+        label(node, "device-plugin")
+        assert "default/pod-a" in notes(node, "AllocationApiSwitchRefused")[-1]
+        assert cluster.readings == 0
 
-        await node.wiring.claim_endpoint.prepare(ref)
-        assert by_units(node) == {"GPU-1"}
-        await node.wiring.claim_endpoint.unprepare(ref)
-        del node.cluster.claims["a"]
+        await endpoint.unprepare(ref)
+        await until(lambda: cluster.readings)
+        assert by_units(node) == set()
+        assert (
+            len(node.offered()) == 2
+        )  # of a claim that is allocated the cards are offered as before
+        cluster.is_away = True
+        del cluster.claims["a"]
+        seen = cluster.readings
+        endpoint.changed(None)
+        await until(lambda: cluster.readings > seen)
+        assert by_units(node) == set()
+
+        cluster.is_away = False
+        endpoint.changed(None)
         await until(lambda: by_units(node) == {"GPU-0", "GPU-1"})
+        await until(lambda: not endpoint.is_needed)
+        await until(lambda: node.offered() == {})
 
 
-async def test_while_a_claim_is_not_prepared_the_cluster_is_not_read_at_every_change(
+async def test_a_claim_that_is_allocated_while_the_offer_is_taken_back_keeps_the_node(
     node: Node,
 ) -> None:
-    """A pod may wait for a volume for hours; what is given back is a reason to read again."""
-    handover = node.wiring.claim_endpoint.handover
-    handover.scheduler_lag_seconds, handover.read_seconds = 0.05, 1000
-    node.cluster.allocate("waits", 0)
-    ref = node.cluster.allocate("ends", 1)
-    await node.wiring.claim_endpoint.prepare(ref)
+    """The scheduler may be behind: with the offer gone, the claims are read once more."""
+    node.wiring.claim_endpoint.scheduler_lag_seconds = 0.05
+    cluster = node.cluster
     async with serving_claims(node):
-        await until(lambda: node.cluster.offers)
-        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-        await until(lambda: node.cluster.readings == 1)
-        for _ in range(3):
-            offers = len(node.cluster.offers)
-            node.wiring.claim_endpoint.changed(None)
-            await until(lambda: len(node.cluster.offers) > offers)  # noqa: B023
-        assert node.cluster.readings == 1
-        del node.cluster.claims["ends"]
-        await node.wiring.claim_endpoint.unprepare(ref)
-        await until(lambda: by_units(node) == {"GPU-1"})
-        assert node.cluster.readings == 2
+        label(node, "dra")
+        cluster.on_withdrawal = lambda: cluster.allocate("late", 1)
+        label(node, "device-plugin")
+        await until(lambda: notes(node, "AllocationApiSwitchRefused"))
+        assert "default/pod-late" in notes(node, "AllocationApiSwitchRefused")[-1]
+        await until(lambda: len(node.offered()) == 2)
+        assert by_units(node) == set()
+        await node.wiring.claim_endpoint.prepare(ClaimRef("default", "late", "uid-late"))
+
+
+async def test_a_mode_waits_for_claims_that_are_not_prepared_yet(node: Node) -> None:
+    """Their amounts are of the old one."""
+    node.wiring.claim_endpoint.scheduler_lag_seconds = 0.05
+    node.cluster.allocate("a", 0)
+    labels = {"ack.node.gpu.schedule": "core_mem", ALLOCATION_API_LABEL: "dra"}
+    async with serving_claims(node):
+        node.wiring.mode.follow(labels)
+        node.wiring.mode.follow({**labels, "ack.node.gpu.schedule": "cgpu"})
+        node.wiring.claim_endpoint.changed(None)
+        await until(lambda: notes(node, "ModeSwitchRefused"))
+        assert node.wiring.node_store.read().mode is NodeMode.CORE_MEM
+        del node.cluster.claims["a"]
+        node.wiring.claim_endpoint.changed(None)
+        await until(lambda: node.wiring.node_store.read().mode is NodeMode.CGPU)
+        await until(lambda: len(node.offered()) == 2)
 
 
 async def test_a_directory_that_takes_no_files_stops_the_node_until_it_does(
@@ -265,11 +292,13 @@ async def test_with_allocation_api_dra_the_device_plugin_gives_nothing_new(node:
 
 
 def apis(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:
-    """The node's allocation API after each of these labels."""
+    """The node's allocation API after each of these labels, while nobody holds anything of it."""
     found = []
     for text in labels:
         node.wiring.mode.note_kubelet(version, "")
         node.wiring.mode.follow({ALLOCATION_API_LABEL: text} if text else {})
+        if node.wiring.mode.waits_for_claims:
+            node.wiring.mode.note_claims(())
         found.append(str(node.wiring.node_store.read().allocation_api))
     return found
 
@@ -284,7 +313,7 @@ async def test_the_label_decides_and_an_unknown_allocation_api_keeps_the_old_one
         "dra", "dra", "device-plugin", "device-plugin",
     ]  # fmt: skip
     assert apis(node, "dra", version="v1.35.4") == ["device-plugin"]
-    whole = node_at(short_dir, ClaimsOnly())
+    whole = node_at(short_dir, ClaimsOnly(), AllocationApi.DEVICE_PLUGIN)
     whole.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "default"})
     assert whole.wiring.node_store.read().allocation_api is AllocationApi.DEVICE_PLUGIN
 
@@ -292,7 +321,7 @@ async def test_the_label_decides_and_an_unknown_allocation_api_keeps_the_old_one
 async def test_an_unknown_allocation_api_keeps_the_old_one_over_a_restart(
     node: Node, short_dir: Path
 ) -> None:
-    """The record of a release that did not remember it counts as the device plugin."""
+    """And over the loss of the setting that it began with."""
     labels = {"ack.node.gpu.schedule": "core_mem"}
     node.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "dra"})
     node.wiring.mode.follow({**labels, ALLOCATION_API_LABEL: "window"})
@@ -311,7 +340,7 @@ async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_chang
     """The device plugin serves until it takes them; nobody has to set the label again."""
     cluster = Refusing()
     node = node_at(short_dir, cluster, AllocationApi.DEVICE_PLUGIN)
-    node.wiring.claim_endpoint.handover.ask_seconds = 0.02
+    node.wiring.claim_endpoint.ask_seconds = 0.02
     apis_seen: list[AllocationApi] = []
     async with serving_claims(node):
         node.wiring.mode.follow({ALLOCATION_API_LABEL: "dra", "ack.node.gpu.schedule": "core_mem"})
@@ -325,7 +354,6 @@ async def test_an_api_server_that_takes_no_offers_is_asked_again_without_a_chang
 
 async def test_it_ends_when_told_while_its_server_is_just_ending(node: Node) -> None:
     """The last claim has ended, the kubelet still watches health, and the agent is stopped."""
-    node.wiring.claim_endpoint.handover.scheduler_lag_seconds = 0.05
     node.wiring.claim_endpoint.begin()
     task = asyncio.ensure_future(node.wiring.claim_endpoint.run())
     kubelet = ClaimKubelet(node.directory / "k")

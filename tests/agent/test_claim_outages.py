@@ -4,11 +4,10 @@ from aiohttp import web
 from tools.harness.api_server import ApiRequest, status
 from tools.harness.claim_rig import (
     ALL,
+    CARDS,
     CLAIMS,
     NOTHING,
     SLICE,
-    TAINTED,
-    THREE,
     allocate,
     claim_rig,
     devices,
@@ -28,17 +27,17 @@ def no_lists(seen: ApiRequest) -> web.Response | None:
     return status(503, "not now") if seen.path == CLAIMS else None
 
 
-async def test_an_allocation_api_that_changed_while_the_agent_was_away_is_handed_over_first() -> (
+async def test_a_node_that_was_labelled_while_the_agent_was_away_waits_for_allocated_claims() -> (
     None
 ):
-    """The old slice is tainted, then removed; the agent after that asks nothing about claims."""
+    """One that is not prepared yet counts; after that the agent asks nothing about claims."""
     async with claim_rig() as rig:
         await kill(rig)
         await rig.set_labels(allocation_api="device-plugin")
         await allocate(rig, "late", 1)
         await start(rig)
-        await rig.until_offered(THREE, 30)
-        await until(lambda: devices(rig) == {"gpu-1": "device-plugin"}, 30)
+        await until(lambda: "p-late" in str(rig.events("AllocationApiSwitchRefused")), 30)
+        assert (rig.allocatable(), devices(rig)) == (NOTHING, CARDS)
         assert await prepare(rig, "late") == ""
         await end(rig, "late")
         await rig.until_offered(ALL, 30)
@@ -79,7 +78,7 @@ async def test_without_the_api_server_claims_end_and_stay_and_only_new_ones_wait
         assert rig.allocatable() == NOTHING
 
 
-async def test_a_kubelet_that_starts_while_the_allocation_api_changes_finds_everything_again() -> (
+async def test_a_kubelet_that_starts_while_the_allocation_api_waits_finds_everything_again() -> (
     None
 ):
     """It empties its directories and deletes the node's slice; what is prepared stays as it is."""
@@ -89,20 +88,19 @@ async def test_a_kubelet_that_starts_while_the_allocation_api_changes_finds_ever
         before = held(rig)
         rig.api.fault = no_lists
         await rig.set_labels(allocation_api="device-plugin")
-        await until(lambda: devices(rig) == TAINTED, 30)
+        await until(lambda: "p-runs" in str(rig.events("AllocationApiSwitchRefused")), 30)
         for socket in (rig.root / "k").glob("plugins*/**/*.sock"):
             socket.unlink()
         await rig.api.delete(SLICE)
         await rig.kubelet.restart()
-        await until(lambda: devices(rig) == TAINTED, 30)
+        await until(lambda: devices(rig) == CARDS, 30)
         await until(lambda: kubelet(rig).registry_socket.exists(), 30)
         assert await prepare(rig, "runs") == ""
         assert (held(rig), rig.allocatable()) == (before, NOTHING)
 
-        rig.api.fault = lambda _: None
-        await rig.until_offered(THREE, 30)
         await end(rig, "runs")
-        await rig.until_offered(ALL, 30)
+        rig.api.fault = lambda _: None
+        await rig.until_offered(ALL, 60)
 
 
 def no_writes(seen: ApiRequest) -> web.Response | None:
@@ -127,14 +125,12 @@ async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -
         rig.api.fault = lambda _: None
         await rig.set_labels(allocation_api="device-plugin")
         await rig.set_labels(allocation_api="dra")
-        await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)
+        await until(lambda: devices(rig) == CARDS, 30)
         await rig.until_offered(NOTHING, 30)
 
 
-async def test_an_agent_that_serves_no_claims_any_more_gives_its_cards_to_the_device_plugin() -> (
-    None
-):
-    """`dra.enabled=false` on a node whose label says dra; a card that a claim holds stays with it."""
+async def test_a_node_whose_agent_serves_no_claims_any_more_waits_for_those_that_are_held() -> None:
+    """`dra.enabled=false` on a node whose label says dra: then the device plugin serves."""
     async with claim_rig() as rig:
         await allocate(rig, "stays", 1)
         assert await prepare(rig, "stays") == ""
@@ -142,9 +138,9 @@ async def test_an_agent_that_serves_no_claims_any_more_gives_its_cards_to_the_de
         rig.api.fault = no_writes
         await rig.start_agent(cdi_dir="")
 
-        await rig.until_offered(THREE, 30)
-        await rig.until_ready()
+        await until(lambda: "stays" in str(rig.events("AllocationApiSwitchRefused")), 30)
         assert set(held(rig)) == {"stays"}
+        assert rig.allocatable() == NOTHING
         await until(lambda: "dra.enabled" in str(rig.events("AllocationApiNotAvailable")), 30)
         assert not rig.events("CdiDirNotWritable")
         assert not rig.events("SliceRefused")
@@ -160,4 +156,4 @@ async def test_a_refusal_after_a_slice_was_taken_leaves_the_allocation_api_as_it
         assert not rig.events("AllocationApiNotAvailable")
 
         rig.api.fault = lambda _: None
-        await until(lambda: devices(rig) == dict.fromkeys(TAINTED, ""), 30)
+        await until(lambda: devices(rig) == CARDS, 30)

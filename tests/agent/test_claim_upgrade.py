@@ -13,7 +13,6 @@ from tests.agent.test_claim_allocation_api import serving_claims
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.claims import ClaimRef
-from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 
 LEFT = Path(__file__).parent / "data" / "claims"
 BLOCK = 4096
@@ -36,7 +35,6 @@ async def upgraded(short_dir: Path) -> Node:
     cluster.allocate("b", 1)
     node = node_at(short_dir, cluster)
     assert (await node.wiring.ledger_store.load(0.0)).bad is None
-    assert await node.wiring.claim_endpoint.handover.load(0.0) is None
     return node
 
 
@@ -72,13 +70,3 @@ async def test_lost_grants_are_made_again_from_the_older_agents_cdi_files(upgrad
     async with serving_claims(upgraded):
         await until(lambda: len(store.ledger.grants) == len(SLICES))
     assert slices(upgraded) == SLICES
-
-
-async def test_an_allocation_api_that_the_older_agent_had_open_is_handed_over(
-    upgraded: Node,
-) -> None:
-    """What it offered is withheld: a claim may be allocated of it."""
-    upgraded.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-    endpoint = upgraded.wiring.claim_endpoint
-    assert endpoint.is_needed
-    assert endpoint.withheld == {"GPU-0", "GPU-1"}

@@ -42,12 +42,12 @@ async def test_a_pod_with_a_claim_has_the_annotations_of_one_with_units(node: No
 
 
 async def test_the_node_tells_which_cards_are_given_by_claims(node: Node) -> None:
-    """All with allocation API `dra`; after that, those that a claim still holds."""
+    """All with allocation API `dra`, and none after that."""
     cards = node.api.cards
     await node.wiring.claim_endpoint.prepare(node.cluster.allocate("a", 1))
     await until(lambda: cards and apis(cards[-1]) == ["dra", "dra"])
     node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-    await until(lambda: apis(cards[-1]) == [None, "dra"])
+    await until(lambda: apis(cards[-1]) == [None, None])
 
 
 def page_of(node: Node) -> list[str]:
@@ -133,19 +133,3 @@ async def test_a_claim_of_whole_cards_is_told_as_whole_cards(node: Node) -> None
     (spec,) = specs.values()
     assert node.wiring.schemes.container_of(grant, spec) == "main"
     assert node.wiring.schemes.container_of(grant, None) == "a"
-
-
-async def test_cards_that_have_gone_back_are_told_at_once(node: Node) -> None:
-    """No grant changes then: what was withheld was never allocated."""
-    cards = node.api.cards
-    endpoint = node.wiring.claim_endpoint
-    endpoint.handover.scheduler_lag_seconds = 0.05
-    endpoint.begin()
-    task = asyncio.ensure_future(endpoint.run())
-    try:
-        await until(lambda: node.cluster.offers)
-        node.wiring.node_store.update(allocation_api=AllocationApi.DEVICE_PLUGIN)
-        await until(lambda: cards and apis(cards[-1]) == [None, None])
-    finally:
-        task.cancel()
-        await asyncio.wait({task})

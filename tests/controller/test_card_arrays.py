@@ -25,7 +25,6 @@ from gpu_device_plugin.domain.fractions.node_fit import (
 from gpu_device_plugin.domain.fractions.pod_annotations import PodHold
 from gpu_device_plugin.domain.fractions.request_rules import WHOLE_CARD
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import (
     MAX_PODS_LABEL,
     PLACEMENT_ANNOTATION,
@@ -155,7 +154,7 @@ class Cluster:
             others = [each for ref, each in self.reserved.items() if ref != asking.ref]
             free -= sum(milli for on, milli in others if on == name)
             holds = [hold for hold in self.ledger.holds(name) if hold.pod != asking.ref]
-            rooms = node_rooms(offer, holds, AllocationApi.DEVICE_PLUGIN)
+            rooms = node_rooms(offer, holds)
             answer = fit(offer, rooms, asking, self.default, free)
             found[name] = answer.score if isinstance(answer, Fit) else answer
         return found

@@ -99,13 +99,13 @@ def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
     held = DeviceUse(memory_mib=MiB(3 * 1024), core_percent=60, pods=pods)
     found = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": held})
 
-    assert [entry.get("allocation_api") for entry in json.loads(found)["cards"]] == [None, "dra"]
+    assert [entry.get("allocation_api") for entry in json.loads(found)["cards"]] == ["dra", "dra"]
     assert json.loads(found)["version"] == 1
     offer = parse_offer("n1", found, {})
-    assert offer.by_claims == {1}
+    assert offer.is_by_claims
     assert offer.claimed == (Claimed(CardIndex(1), 2, Units(3), 60),)
     assert holds_by_claims(found)
-    none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={"GPU-1": DeviceUse()})
+    none = cards_annotation(NODE, {"GPU-0": True}, terms(), by_claims={})
     assert not holds_by_claims(none)
     assert parse_offer("n1", none, {}).claimed == ()
 
@@ -113,7 +113,7 @@ def test_a_card_that_is_given_by_claims_says_so_and_what_they_hold() -> None:
 @pytest.mark.parametrize("told", [7, {}, {"pods": 1, "units": -1, "percent": 0}, {"pods": True}])
 def test_what_claims_hold_is_believed_in_whole_amounts_only(told: object) -> None:
     """A node with anything else has none that could be counted on."""
-    plain = json.loads(cards_annotation(NODE, {}, terms(), by_claims={"GPU-1": DeviceUse()}))
+    plain = json.loads(cards_annotation(NODE, {}, terms(), by_claims={}))
     plain["cards"][1]["claimed"] = told
     with pytest.raises(StateError, match="as what claims hold of card 1"):
         parse_offer("n1", json.dumps(plain), {})

@@ -1,4 +1,4 @@
-"""Both allocation APIs on one ledger: which cards each of them has, and what a claim gets (`test_allocation_apis.py`: at once)."""
+"""Claims on the ledger: what one gets, and what is told of it."""
 
 from dataclasses import replace
 
@@ -14,9 +14,6 @@ from gpu_device_plugin.domain.grants.claims import (
     Claim,
     ClaimRef,
     cards_by_name,
-    cards_for_claims,
-    check_allocation_api,
-    pools_behind,
     taints,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
@@ -32,7 +29,7 @@ from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.scheme_registry import Schemes
-from gpu_device_plugin.errors import DoesNotFitError, RequestError
+from gpu_device_plugin.errors import RequestError
 
 CARDS = tuple(
     Card(f"GPU-{i}", CardNumber(i), CardIndex(i), i, "V100", MiB(16160)) for i in range(3)
@@ -66,61 +63,19 @@ def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledg
     """
     scheme, view = SCHEMES.find_reserving(NODE)
     uuids = [cards_by_name(NODE)[each.device].uuid for each in devices]
-    check_allocation_api(uuids, NODE, ledger)
     holder = Holder(PodRef("default", uid, uid), claim=uid)
     chosen = scheme.reserve(holder, scheme.claim_demand(devices, view), ledger, view, uuids)
     return ledger.hold(scheme.grant(chosen, NewGrant(uid, 0.0, is_isolated=True), view))
-
-
-def test_with_allocation_api_dra_the_device_plugin_offers_what_is_held_and_claims_get_the_other_cards() -> (
-    None
-):
-    """A card is handed over when its last unit is given back."""
-    state, ledger = replace(NODE, allocation_api=AllocationApi.DRA), by_units("a", 1, 2, 30)
-    pools = pools_behind(SCHEMES.pools(state), state.allocation_api, ledger)
-
-    assert {p.resource: sum(len(g.ids) for g in p.groups) for p in pools} == {
-        Resource.MEM: 2,
-        Resource.CORE: 30,
-        Resource.COUNT: 0,
-    }
-    assert cards_for_claims(state, ledger) == {"GPU-0": "", "GPU-2": ""}
-    assert cards_for_claims(state, Ledger()) == {"GPU-0": "", "GPU-1": "", "GPU-2": ""}
-
-
-def test_back_at_the_device_plugin_a_card_with_claims_is_offered_by_nobody() -> None:
-    """Claims know it with a taint, until the last of them has ended."""
-    ledger = with_claim(Ledger(), "c", [allocated(1, 2, 30)])
-    pools = pools_behind(SCHEMES.pools(NODE), NODE.allocation_api, ledger)
-
-    assert {group.card for pool in pools for group in pool.groups} == {"GPU-0", "GPU-2"}
-    assert cards_for_claims(NODE, ledger) == {"GPU-1": "device-plugin"}
-    assert taints("GPU-1", "device-plugin", NODE) == {
-        "gpu-device-plugin/allocation-api": "device-plugin"
-    }
-    assert pools_behind(SCHEMES.pools(NODE), NODE.allocation_api, Ledger()) == SCHEMES.pools(NODE)
-
-
-def test_a_claim_waits_for_the_units_of_its_card() -> None:
-    """The scheduler may have seen an older slice of the node."""
-    with pytest.raises(DoesNotFitError, match="still held through the device plugin by default/a"):
-        with_claim(by_units("a", 1, 2, 30), "c", [allocated(1, 2, 30)])
-
-
-def test_no_claim_is_prepared_before_the_kubelet_has_said_who_holds_units() -> None:
-    """The agent's own grants may be lost: then an empty ledger proves nothing."""
-    with pytest.raises(DoesNotFitError, match="who holds the cards of node n1 is not known yet"):
-        check_allocation_api(["GPU-1"], NODE, None)
 
 
 def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_card() -> None:
     sick = replace(NODE, unhealthy={"GPU-1": "XID79"})
     broken = replace(NODE, faults={"StateNotWritable": "disk full"})
 
-    assert taints("GPU-1", "", sick) == {"gpu-device-plugin/unhealthy": "XID79"}
-    assert taints("GPU-0", "", sick) == {}
-    assert taints("GPU-0", "", broken) == {"gpu-device-plugin/unhealthy": "StateNotWritable"}
-    assert taints("GPU-0", "", replace(NODE, mark="uid")) == {"gpu-device-plugin/uninstall": "true"}
+    assert taints("GPU-1", sick) == {"gpu-device-plugin/unhealthy": "XID79"}
+    assert taints("GPU-0", sick) == {}
+    assert taints("GPU-0", broken) == {"gpu-device-plugin/unhealthy": "StateNotWritable"}
+    assert taints("GPU-0", replace(NODE, mark="uid")) == {"gpu-device-plugin/uninstall": "true"}
 
 
 def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:

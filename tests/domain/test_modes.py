@@ -15,9 +15,9 @@ from gpu_device_plugin.domain.node.modes import (
     is_isolated,
     is_served,
     next_mode,
-    next_unit,
     parse_mode,
     parse_policy,
+    switch,
 )
 from gpu_device_plugin.errors import ConfigError
 
@@ -126,7 +126,7 @@ def test_a_switch_from_whole_cards_waits_until_an_mps_daemon_has_given_its_cards
     assert decision.value is NodeMode.DEFAULT
     assert (decision.is_switch_refused, decision.note_reason) == (True, "ModeSwitchRefused")
     assert decision.note == (
-        "label ack.node.gpu.schedule=core_mem waits: the node stays in default until the MPS daemon of "
+        "label ack.node.gpu.schedule=core_mem waits: the node stays in mode default until the MPS daemon of "
         "/run/mps has given its cards back. Choose a configuration without sharing.mps first"
     )
     back = next_mode(NodeMode.CGPU, "default", NodeMode.CGPU, [], "/run/mps")
@@ -139,6 +139,13 @@ def test_an_empty_node_switches_and_says_so() -> None:
 
     assert (decision.value, decision.note_reason) == (NodeMode.CORE_MEM, "ModeSwitched")
     assert "from mode cgpu to core_mem" in (decision.note or "")
+
+
+def next_unit(
+    current: MemoryUnit | None, wanted: MemoryUnit, holders: list[str] | None
+) -> SwitchDecision[MemoryUnit]:
+    """A unit by the rule of every switch."""
+    return switch("unit", current, wanted, "asked", holders, reason=("Switched", "Waits"))
 
 
 @given(

@@ -112,23 +112,14 @@ def test_an_app_container_is_put_on_the_card_of_its_init_container_whatever_its_
     assert (found.hold.inits, found.hold.by_container) == ({0: {1: (10, 0)}}, {1: {1: (2, 0)}})
 
 
-def test_a_card_serves_requests_of_its_own_allocation_api_only() -> None:
-    """Whatever is free of it; without an allocation API named, every card counts."""
-    node = replace(offer(2), by_claims=frozenset({CardIndex(1)}))
-    for api, card in ((AllocationApi.DEVICE_PLUGIN, 0), (AllocationApi.DRA, 1)):
-        found = fit(node, node_rooms(node, [], api), pod((_APP, 9)), PlacementPolicy.BINPACK)
-        assert isinstance(found, Fit)
-        assert list(found.hold.by_container[0]) == [card]
-        rooms = node_rooms(
-            offer(2)
-            if api is AllocationApi.DRA
-            else replace(node, by_claims=frozenset(card.index for card in node.cards)),
-            [],
-            api,
-        )
-        refused = fit(node, rooms, pod((_APP, 9)), PlacementPolicy.BINPACK)
-        assert refused == Misfit(OTHER_API_TEXT, is_final=True)
-    assert not any(room.is_of_other_api for room in node_rooms(node, []))
+def test_a_node_serves_requests_of_its_own_allocation_api_only() -> None:
+    """Whatever is free of it."""
+    for api in AllocationApi:
+        asking = replace(pod((_APP, 9)), allocation_api=api)
+        for each in AllocationApi:
+            found = placed(replace(offer(2), allocation_api=each), asking)
+            assert (found == Misfit(OTHER_API_TEXT, is_final=True)) is (each is not api)
+            assert isinstance(found, Fit) is (each is api)
 
 
 @pytest.mark.parametrize(

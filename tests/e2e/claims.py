@@ -125,12 +125,10 @@ def phase(cluster: Cluster, name: str, namespace: str) -> str:
     return str(found["status"].get("phase")) if found else ""
 
 
-def taints(cluster: Cluster) -> dict[str, str]:
-    """Device -> value of its only taint, or ""."""
-    return {
-        device["name"]: next((taint["value"] for taint in device.get("taints", ())), "")
-        for device in devices(cluster)
-    }
+def waits(cluster: Cluster) -> str:
+    """What Events say of a node that waits to change its allocation API."""
+    asked = ("get", "events", "-A", "--field-selector", "reason=AllocationApiSwitchRefused")
+    return cluster.kubectl(*asked, "-o", "yaml")
 
 
 def modes(cluster: Cluster) -> set[str]:

@@ -12,12 +12,14 @@ import pytest
 from tests.e2e.claims import (
     cards_of,
     deployment,
+    devices,
     holding,
+    in_namespace,
     modes,
     phase,
     running,
     set_allocation_api,
-    taints,
+    waits,
 )
 from tests.e2e.tenants import SLICE_MIB, Tenant, row, tenant_pod
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
@@ -72,33 +74,28 @@ def test_of_fourteen_pods_of_thirty_percent_twelve_run_three_a_card(
     assert gone not in running(cluster)
 
 
-def test_a_node_changes_its_allocation_api_under_running_pods(
+def test_a_node_changes_its_allocation_api_when_nobody_holds_its_cards(
     cluster: Cluster, claims: Agent, plain: str
 ) -> None:
-    """One card, one allocation API: what is held stays where it is, and what is free goes over."""
+    """Both ways; until then it goes on offering what it offered, and says who holds cards."""
     cluster.apply(holding("claimed"))
     cluster.wait_for_phase("claimed", "Running", seconds=90)
-    (own,) = cards_of(cluster)
     set_allocation_api(cluster, "device-plugin")
-    wait_for("its card alone is offered", lambda: taints(cluster) == {own: "device-plugin"}, 60)
-    wait_for_allocatable(cluster, {MEMORY: "45", CORE: "300", COUNT: "3"}, 60)
-    classic = holding("classic")
-    classic["metadata"]["namespace"] = plain
-    cluster.apply(classic)
-    wait_for("it runs", lambda: phase(cluster, "classic", plain) == "Running", 90, 0.5)
-
-    set_allocation_api(cluster, "dra")
-    wait_for_allocatable(cluster, {MEMORY: "2", CORE: "30", COUNT: "0"}, 60)
-    wait_for("three cards are offered", lambda: len(taints(cluster)) == 3, 60)
+    wait_for("it names the pod", lambda: "default/claimed" in waits(cluster), 60)
     cluster.apply(holding("next"))
     cluster.wait_for_phase("next", "Running", seconds=90)
-    assert phase(cluster, "claimed", "default") == phase(cluster, "classic", plain) == "Running"
-    held = {grant.pod.name: grant.devices for grant in claims.grants()}
-    assert not set(held["classic"]) & {*held["claimed"], *held["next"]}
+    cluster.kubectl("delete", "pod", "claimed", "next", "--wait=true", "--grace-period=1")
+    wait_for_allocatable(cluster, {MEMORY: "60", CORE: "400", COUNT: "4"}, 120)
+    wait_for("nothing is offered for claims", lambda: not devices(cluster), 60)
 
+    cluster.apply(in_namespace(holding("classic"), plain))
+    wait_for("it runs", lambda: phase(cluster, "classic", plain) == "Running", 90, 0.5)
+    set_allocation_api(cluster, "dra")
+    wait_for("it names the pod", lambda: f"{plain}/classic" in waits(cluster), 60)
+    assert not devices(cluster)
     cluster.kubectl("delete", "namespace", plain)
-    wait_for("all cards are offered", lambda: len(taints(cluster)) == 4, 150, 1)
-    assert set(taints(cluster).values()) == {""}
+    wait_for("all cards are offered", lambda: len(devices(cluster)) == 4, 150, 1)
+    assert not claims.grants()
 
 
 def test_memory_on_several_cards_is_on_distinct_cards(cluster: Cluster, claims: Agent) -> None:

@@ -13,8 +13,8 @@ from tools.harness.waiting import until
 GROUP = "/apis/resource.k8s.io/v1"
 SLICE = f"{GROUP}/resourceslices/{NODE}-gpu-device-plugin"
 CLAIMS = f"{GROUP}/resourceclaims"
-ALL, THREE, NOTHING = ({MEM: 15 * n, CORE: 100 * n, COUNT: n} for n in (4, 3, 0))
-TAINTED = {f"gpu-{n}": "device-plugin" for n in range(4)}
+ALL, NOTHING = ({MEM: 15 * n, CORE: 100 * n, COUNT: n} for n in (4, 0))
+CARDS = {f"gpu-{n}" for n in range(4)}
 
 
 @asynccontextmanager
@@ -45,10 +45,10 @@ def kubelet(rig: Rig) -> ClaimKubelet:
     return ClaimKubelet(rig.root / "k")
 
 
-def devices(rig: Rig) -> dict[str, str]:
-    """Device -> value of the taint for its allocation API, or "", as the scheduler sees it."""
+def devices(rig: Rig) -> set[str]:
+    """What is offered, as the scheduler sees it."""
     of = rig.api.objects.get(SLICE, {"spec": {"devices": []}})["spec"]["devices"]
-    return {each["name"]: next((t["value"] for t in each.get("taints", ())), "") for each in of}
+    return {each["name"] for each in of}
 
 
 async def allocate(rig: Rig, name: str, card: int) -> None:

@@ -134,8 +134,11 @@ class Agent:
         problems = (
             loaded.bad,
             await wiring.cards.load(now, known),
-            await wiring.mode.load(now, wiring.schemes.granted_in(loaded.ledger)),
-            await wiring.claim_endpoint.handover.load(now),
+            await wiring.mode.load(
+                now,
+                wiring.schemes.granted_in(loaded.ledger),
+                has_claims=wiring.claim_endpoint.is_held,
+            ),
         )
         for bad in problems:
             if bad is not None:

@@ -42,7 +42,7 @@ from gpu_device_plugin.agent.reconcile.reconciler import Reconciler
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
-from gpu_device_plugin.agent.state.node_store import NodeStore, Signal, first_state
+from gpu_device_plugin.agent.state.node_store import NodeStore, first_state
 from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore
@@ -52,18 +52,12 @@ from gpu_device_plugin.disk.region import read_region
 from gpu_device_plugin.disk.remains import Remains
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.disk.slice_files import SliceFiles
-from gpu_device_plugin.disk.state_file import (
-    CardsRecord,
-    ClaimsRecord,
-    Memory,
-    MemoryFile,
-    NodeRecord,
-)
+from gpu_device_plugin.disk.state_file import CardsRecord, Memory, MemoryFile, NodeRecord
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
-from gpu_device_plugin.domain.grants.claims import pools_behind
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, Pool
 from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes, merge
@@ -272,8 +266,7 @@ class Wiring:
 
     def _wire_offers(self) -> None:
         """What claims and the device plugin offer of the cards; claims only while the allocation API is `dra`."""
-        republish, calls, edges = Signal[NodeState](), self.calls, self.edges
-        memory = MemoryFile(Path(self.settings.state_dir), "claims", ClaimsRecord, edges.boot_id)
+        calls, edges = self.calls, self.edges
         self.claim_endpoint = ClaimEndpoint(
             ClaimParts(
                 admission=self.admission,
@@ -285,12 +278,10 @@ class Wiring:
                 recorder=self.recorder,
                 gate=self.gate,
                 cards=self.cards,
-                memory=Memory(memory, self.writer),
                 specs=self.specs,
                 fetch_spec=self.fetch_spec,
                 mode=self.mode,
-                shown=self.holders.shown,
-                republish=republish,
+                has_passed=lambda: self.holders.has_passed,
             ),
             Path(self.settings.kubelet_dir),
         )
@@ -302,15 +293,15 @@ class Wiring:
             self.offered_pools,
         )
         self.node_store.subscribe(self.claim_endpoint.changed)
-        self.ledger_store.changed.subscribe(self.claim_endpoint.held_changed)
-        republish.subscribe(self.device_lists.publish)
-        self.republish = republish
+        self.ledger_store.changed.subscribe(self.claim_endpoint.changed)
         self.reconciler.checkpoint_stale.subscribe(self.device_lists.send_again)
         self.registrations.changed.subscribe(self._endpoint_changed)
 
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
-        pools, ledger = self.schemes.pools(state), self.ledger_store.shown
-        return pools_behind(pools, state.allocation_api, ledger, self.claim_endpoint.withheld)
+        """What the device plugin offers: nothing while claims give the cards."""
+        pools = self.schemes.pools(state)
+        is_by_claims = state.allocation_api is AllocationApi.DRA
+        return tuple(replace(pool, groups=()) for pool in pools) if is_by_claims else tuple(pools)
 
     def _wire_readers(self) -> None:
         cards, in_force = self.cards, self.in_force
@@ -332,7 +323,6 @@ class Wiring:
             wall_seconds=self.edges.clock.wall_seconds,
             usage=self.usage.of,
             unexplained=self.unexplained,
-            by_claims=self.claim_endpoint.cards,
             specs=self.specs,
         )
         self.features = FeatureLabels(
@@ -348,7 +338,6 @@ class Wiring:
         store.changed.subscribe(self.publisher.changed)
         reconciler.passed.subscribe(self.publisher.changed)
         self.signals.reach_changed.subscribe(self.publisher.changed)
-        self.republish.subscribe(self.publisher.changed)
 
     def _wire_lifecycle(self) -> None:
         settings, claims = self.settings, self.claim_endpoint
@@ -382,6 +371,7 @@ class Wiring:
         )
         self.signals.node_changed.subscribe(self.node_follower.node_changed)
         self.signals.node_changed.subscribe(self.configuration.run)
+        self.signals.node_changed.subscribe(claims.changed)
         self.signals.taken_out.subscribe(self.cards.take_out)
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)

@@ -24,11 +24,11 @@ from gpu_device_plugin.domain.fractions.fragmentation import (
 from gpu_device_plugin.domain.fractions.node_fit import (
     FULL_OF_PODS_TEXT,
     NOT_ENOUGH_TEXT,
-    OTHER_API_TEXT,
     CheckedRequest,
     Fit,
     Misfit,
     RequestChecks,
+    rules_of,
 )
 from gpu_device_plugin.domain.fractions.placement import scores_by_fullness
 from gpu_device_plugin.domain.fractions.room import Room, most_pods
@@ -62,8 +62,7 @@ class _Nodes(NamedTuple):
         milli: `Room.free_milli`.
         cpu: By node, as the next three: processor that is free, in thousandths of a core.
         most: Most pods a card.
-        is_other_api: 1 where all cards are given by the other allocation API, else 0.
-        rules: Which mode and policy.
+        rules: Which mode, policy and allocation API (`rules_of`).
     """
 
     mem: _Ints
@@ -73,7 +72,6 @@ class _Nodes(NamedTuple):
     milli: _Ints
     cpu: _Ints
     most: _Ints
-    is_other_api: _Ints
     rules: _Ints
 
     def where(self, mask: _Bools) -> "_Nodes":
@@ -281,13 +279,12 @@ class Judged:
         self.left += alike.values()
 
     def _refuse(self, names: _Names, nodes: _Nodes, asked: CheckedRequest) -> None:
-        is_other_api, is_final = nodes.is_other_api == 1, nodes.too_small(asked)
-        is_full = (nodes.pods >= nodes.most).any(0)
+        is_final = nodes.too_small(asked)
+        is_full: _Bools = _count(nodes.pods >= nodes.most) > 0
         for needed in {ask.needed for ask in asked.asking}:
             is_full &= _count(nodes.fitting(needed, is_bounded=False)) >= needed.cards
-        self._refused(OTHER_API_TEXT, names, is_other_api, np.ones_like(is_final))
-        self._refused(FULL_OF_PODS_TEXT, names, is_full & ~is_other_api, is_final)
-        self._refused(NOT_ENOUGH_TEXT, names, ~is_full & ~is_other_api, is_final)
+        self._refused(FULL_OF_PODS_TEXT, names, is_full, is_final)
+        self._refused(NOT_ENOUGH_TEXT, names, ~is_full, is_final)
 
     def _refused(self, text: str, names: _Names, where: _Bools, is_final: _Bools) -> None:
         for final in (True, False):
@@ -312,13 +309,12 @@ class CardArrays:
         return name in self._at
 
     def put(self, offer: NodeOffer, rooms: Sequence[Room], cpu_milli: int) -> None:
-        rules = self._rules.setdefault((offer.mode, offer.policy), len(self._examples))
+        rules = self._rules.setdefault(rules_of(offer), len(self._examples))
         if rules == len(self._examples):
             self._examples.append(offer)
         at, cpu = self._place(offer.name, len(rooms)), min(cpu_milli, _NO_BOUND)
         most = most_pods(offer.mode, offer.max_pods)
-        is_other_api = bool(rooms) and all(room.is_of_other_api for room in rooms)
-        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, is_other_api, rules
+        self._nodes[:, at] = cpu, _NO_BOUND if most is None else most, rules
         cards = [_card(room) for room in sorted(rooms, key=lambda room: room.amounts)]
         cards += [_NO_CARD] * (self._cards.shape[1] - len(cards))
         self._cards[..., at] = np.array(cards, dtype=np.int64).reshape(-1, len(_NO_CARD)).T
@@ -374,7 +370,6 @@ class CardArrays:
 
 
 def _card(room: Room) -> tuple[int, ...]:
-    is_shut = room.is_closed or room.is_of_other_api
     size = room.card.capacity(room.unit) if room.is_healthy else -1
-    free_mem = room.free_mem if room.is_healthy and not is_shut else 0
+    free_mem = room.free_mem if room.is_healthy and not room.is_closed else 0
     return free_mem, room.free_core, size, room.pods, room.free_milli

@@ -24,7 +24,6 @@ from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import resources_of
 from gpu_device_plugin.domain.grants.holdings_annotation import Holding, parse_holdings
 from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, parse_offer
-from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest, Standing
 from gpu_device_plugin.errors import StateError
@@ -169,7 +168,7 @@ class ClusterLedger:
     def rooms(self, node: str) -> tuple[Room, ...]:
         if node not in self._rooms:
             offer = self.offers[node]
-            self._rooms[node] = node_rooms(offer, self.holds(node), AllocationApi.DEVICE_PLUGIN)
+            self._rooms[node] = node_rooms(offer, self.holds(node))
         return self._rooms[node]
 
     def card_units(self) -> Collection[int]:
@@ -235,11 +234,7 @@ class ClusterLedger:
         holds = self.holds(node)
         left = [h for h in holds if h.pod.uid not in gone and h.pod != ref]
         left += self._expected(node, checks.pod)
-        rooms = (
-            self.rooms(node)
-            if left == holds
-            else node_rooms(offer, left, AllocationApi.DEVICE_PLUGIN)
-        )
+        rooms = self.rooms(node) if left == holds else node_rooms(offer, left)
         return try_rooms(offer, rooms, asked, self._free_milli(node, ref))
 
     def _expected(self, node: str, asking: PodRequest) -> list[PodHold]:

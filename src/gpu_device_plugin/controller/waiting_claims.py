@@ -8,7 +8,6 @@ from gpu_device_plugin.controller.leader import Leadership
 from gpu_device_plugin.domain.fractions.node_fit import Fit, fit, node_rooms
 from gpu_device_plugin.domain.fractions.room import Room
 from gpu_device_plugin.domain.fractions.units import resources_of
-from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun
@@ -86,10 +85,10 @@ class WaitingClaims:
         nodes = 0
         for name, offer in list(self._ledger.offers.items()):
             await asyncio.sleep(0)  # kube-scheduler's calls go on, however many nodes there are
-            if not (offer.by_claims and resources_of(offer.mode)):
+            if not (offer.is_by_claims and resources_of(offer.mode)):
                 continue
             nodes += 1
-            rooms = node_rooms(offer, self._ledger.holds(name), AllocationApi.DRA)
+            rooms = node_rooms(offer, self._ledger.holds(name))
             if isinstance(fit(offer, rooms, request, PlacementPolicy.BINPACK), Fit):
                 return ""
             for room in rooms:

@@ -186,13 +186,6 @@ class NodeRecord(msgspec.Struct, frozen=True):
     runtime: str = ""  # the container runtime, as the API server told it
 
 
-class ClaimsRecord(msgspec.Struct, frozen=True):
-    """The file `claims`: what was offered for claims and has not gone back to the device plugin."""
-
-    withheld: list[str] = []
-    is_offered: bool = False  # whether the API server may have one of our ResourceSlices
-
-
 def cards_record(
     numbers: Mapping[str, int],
     cards: Iterable[Card],

@@ -1,7 +1,7 @@
 """How many more pods of a size fit, and where."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.fractions.demands import demand
 from gpu_device_plugin.domain.fractions.node_fit import OTHER_MODE, Fit, fit
@@ -58,6 +58,7 @@ def _capacity(node: NodeCards, pod: PodRequest) -> NodeCapacity:
         return NodeCapacity(node.name, 0, closed_text(node.marks))
     rooms: Sequence[Room] = node.rooms
     policy = node.offer.policy or PlacementPolicy.BINPACK
+    pod = replace(pod, allocation_api=node.offer.allocation_api)
     count = 0
     while True:
         found = fit(node.offer, rooms, pod, policy)

@@ -25,6 +25,7 @@ _RECOVERED, _IS_OVER = "Recovered", "Over"  # a reason with this end says that a
 _ENDS = {
     "ModeSwitched": ("ModeSwitchRefused", "UnknownMode"),
     "UnitSwitched": ("UnitSwitchRefused",),
+    "AllocationApiSwitched": ("AllocationApiSwitchRefused",),
     "WithdrawalEnded": ("WithdrawalWaits",),
 }
 _TOLD = {"RunDirectoryShared", "XidsNotGiven"}  # nothing is wrong, and it can be better
@@ -101,7 +102,7 @@ def _unserved(facts: Installation) -> Sequence[str]:
     return [
         view.name
         for view in facts.cards.nodes
-        if not view.offer.by_claims
+        if not view.offer.is_by_claims
         and not any(
             name.startswith(_OFFERED_AS) and str(amount) != "0"
             for name, amount in nodes[view.name].items()
@@ -258,7 +259,7 @@ def _allocation_apis(facts: Installation) -> Iterator[Finding]:
     by_name = {view.name: view for view in facts.cards.nodes if view.cards}
     for node in facts.nodes:
         yield from _of_node(node, by_name.get(node.metadata.name))
-    giving = [view.name for view in by_name.values() if _gives_by_claims(view)]
+    giving = [view.name for view in by_name.values() if view.offer.is_by_claims]
     if facts.by_claims is not None:
         yield from _of_namespaces(facts.by_claims, giving, facts)
 
@@ -274,16 +275,16 @@ def _of_node(node: SurveyedNode, view: NodeCards | None) -> Iterator[Finding]:
             f"node {name}: the label {ALLOCATION_API_LABEL}={label} is not a known allocation API",
             f"kubectl label node {name} --overwrite {ALLOCATION_API_LABEL}=API, which is {known}",
         )
-    elif asked is AllocationApi.DRA and not _gives_by_claims(view):
+    elif asked is AllocationApi.DRA and not view.offer.is_by_claims:
         yield problem(
             f"node {name} asks for claims ({_LABEL}), and its agent serves the device plugin",
-            f"kubectl describe node {name}: the Event AllocationApiNotAvailable says why",
+            f"kubectl describe node {name}: the Event AllocationApiNotAvailable or "
+            f"AllocationApiSwitchRefused says why",
         )
-    elif asked is AllocationApi.DEVICE_PLUGIN and view.offer.by_claims:
+    elif asked is AllocationApi.DEVICE_PLUGIN and view.offer.is_by_claims:
         yield note(
-            f"node {name} goes back to the device plugin; claims still have "
-            f"{len(view.offer.by_claims)} of its {len(view.cards)} cards",
-            "each card follows when the last claim on it has ended",
+            f"node {name} is to go back to the device plugin, and waits until no claims hold its cards",
+            f"kubectl cordon {name}, and drain it; then it switches by itself",
         )
 
 
@@ -316,10 +317,6 @@ def _of_namespaces(
             f"namespaces use claims, and no policy makes them: {few(sorted(labelled))}",
             "set the chart's value dra.enabled",
         )
-
-
-def _gives_by_claims(view: NodeCards) -> bool:
-    return len(view.offer.by_claims) == len(view.cards)
 
 
 DAEMON_SETS = "DaemonSets"

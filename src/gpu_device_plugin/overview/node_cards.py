@@ -111,9 +111,8 @@ class NodeCards:
         units = [] if self.is_whole else [f"units of {unit}"]
         counts = Counter(card.model for card in self.cards)
         models = (f"{count} x {model}" for model, count in counts.items())
-        by_claims = sum(card.allocation_api is AllocationApi.DRA for card in self.cards)
-        api = allocation_api_text(by_claims, len(self.cards))
-        return ", ".join((self.mode, *units, *models)) + api
+        api = ["given by claims"] if self.offer.is_by_claims else []
+        return ", ".join((self.mode, *units, *models, *api))
 
     @property
     def letters(self) -> Mapping[PodRef, str]:
@@ -315,7 +314,6 @@ def _card(
 ) -> CardView:
     card = room.card
     units = card.capacity(room.unit)
-    is_by_claims = card.index in offer.by_claims
     # A whole card by a claim is all of its units (docs/dra.md), and is counted once.
     pods = tuple(p for p in devices.get(card.uuid, ()) if p not in [h.pod for h in holders])
     has_room = room.is_healthy and not pods
@@ -325,13 +323,13 @@ def _card(
         card.model,
         card.memory_mib,
         units,
-        units - room.free_mem if is_by_claims else sum(holder.units for holder in holders),
+        units - room.free_mem if offer.is_by_claims else sum(holder.units for holder in holders),
         room.free_mem if has_room else 0,
         room.free_core if has_room else 0,
         room.is_healthy,
         holders,
         pods,
-        AllocationApi.DRA if is_by_claims else AllocationApi.DEVICE_PLUGIN,
+        offer.allocation_api,
         offer.memory_by.get(card.index, ""),
         offer.faults.get(card.index, ""),
     )
@@ -432,13 +430,3 @@ def cluster_cards(nodes: Iterable[ClusterNode], pods: Iterable[ClusterPod]) -> C
         except StateError as error:
             unreadable[node.name] = str(error)
     return ClusterCards(tuple(views), unreadable)
-
-
-def allocation_api_text(by_claims: int, cards: int) -> str:
-    """How many of a node's cards are given by claims (docs/dra.md), after other words of the node.
-
-    >>> [allocation_api_text(by_claims, 4) for by_claims in (0, 1, 4)]
-    ['', ', 1 of them given by claims', ', given by claims']
-    """
-    which = "" if by_claims == cards else f"{by_claims} of them "
-    return f", {which}given by claims" if by_claims else ""

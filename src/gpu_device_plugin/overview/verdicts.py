@@ -67,12 +67,12 @@ def device_rooms(
     )
 
 
-def whole_by_claims(asked: Mapping[str, int], cards: Iterable[CardView]) -> tuple[DeviceRoom, ...]:
-    """The cards of which a claim could have all; empty where none are given by claims.
+def whole_by_claims(asked: Mapping[str, int], node: NodeCards) -> tuple[DeviceRoom, ...]:
+    """The cards of which a claim could have all; empty where they are not given by claims.
 
     Only with the chart's value `dra.wholeCards`, under whose name whole cards are asked for.
     """
-    given = [card for card in cards if card.allocation_api is AllocationApi.DRA and card.is_healthy]
+    given = [card for card in node.cards if node.offer.is_by_claims and card.is_healthy]
     taken = sum(card.free_units < card.units for card in given)
     return tuple(
         DeviceRoom(f"{name} by claims (dra.wholeCards)", len(given), taken, amount)
@@ -259,7 +259,7 @@ def _device_verdicts(
         if pod.spec.node_name == view.name and not pod.status.is_over:
             others.subtract(asked)
         rooms = device_rooms(asked, node, others)
-        by_claims = () if rooms else whole_by_claims(asked, view.cards)
+        by_claims = () if rooms else whole_by_claims(asked, view)
         if by_claims and inits and len(together) > 1:
             told = (
                 f"never: by claims an init container ({few(inits)}) cannot share {few(together)}'s"
@@ -299,8 +299,8 @@ def _verdict(
         told = f"never, in mode {node.mode}: {rule_text(error)} [{error.reason}]"
         return NodeVerdict(node.name, told, is_never=True)
     others = [hold for hold in node.holds if not hold.pod.is_same_pod(request.ref)]
-    rooms = node_rooms(node.offer, others, request.allocation_api)
-    if rooms and all(room.is_of_other_api for room in rooms):
+    rooms = node_rooms(node.offer, others)
+    if node.offer.allocation_api is not request.allocation_api:
         return NodeVerdict(node.name, _OTHER_API[request.allocation_api], is_other_api=True)
     found = fit(node.offer, rooms, request, chosen)
     # Of several containers the first that no card has room for; each may find room, but not all.
@@ -346,7 +346,7 @@ def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
 def _card_line(room: Room, wanted: Demand) -> str:
     compute = f", {room.free_core} % compute" if room.least_core else ""
     lack = room.lack(wanted)
-    is_out = room.is_full_of_pods or room.is_of_other_api or not room.is_healthy
+    is_out = room.is_full_of_pods or not room.is_healthy
     if lack is not None and is_out:
         return f"card {room.card.index}: {lack}"
     missing = wanted.units_per_card - room.free_mem

@@ -1,6 +1,6 @@
 """Which allocation API the node's cards have: by its label, kept over a restart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpu_device_plugin.domain.node.allocation_api import (
@@ -9,7 +9,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
     has_claims_api,
     parse_allocation_api,
 )
-from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
+from gpu_device_plugin.domain.node.modes import NodeMode, SwitchDecision, is_whole, switch
 from gpu_device_plugin.settings.agent_settings import Settings
 
 
@@ -19,27 +19,48 @@ class AllocationApiChoice:
 
     settings: Settings
     _note: Callable[[str, str, str | None], None]
-    kept: AllocationApi
-    """The last one, which an unknown name does not change; also that of the run before."""
+    kept: AllocationApi | None = None
+    """The one that serves, also in the run before; None at the very first start."""
     kubelet_version: str = ""  # for instance `v1.36.3`; empty while unknown
     refused: str = ""
     """What the API server said when it took no offer for claims; empty where it may."""
 
-    def load(self, text: str) -> None:
-        """Start with the allocation API of the last run, if it was stored."""
-        self.kept = parse_allocation_api(text) or self.kept
+    @property
+    def has_unprepared_claims(self) -> bool:
+        """Whether claims may be allocated here that no grant shows: the API server has to be asked."""
+        is_served = self._serves_claims and not self.refused
+        return self.kept is AllocationApi.DRA and is_served
 
-    def decide(self, text: str | None, mode: NodeMode) -> AllocationApi:
+    @property
+    def _serves_claims(self) -> bool:
+        settings = self.settings
+        return bool(settings.cdi_dir) and not (settings.without_claims or settings.standalone)
+
+    def decide(
+        self, text: str | None, mode: NodeMode, holders: Sequence[str] | None
+    ) -> SwitchDecision[AllocationApi]:
+        """What the node's label, or the setting, means for its allocation API now."""
+        kept = self.kept or AllocationApi.DEVICE_PLUGIN
         wanted = parse_allocation_api(text or self.settings.allocation_api)
-        wrong = f"label {ALLOCATION_API_LABEL}={text} is not a known allocation API; keeping {self.kept}. Known: {', '.join(AllocationApi)}"
+        wrong = f"label {ALLOCATION_API_LABEL}={text} is not a known allocation API; keeping {kept}. Known: {', '.join(AllocationApi)}"
         self._note("unknown allocation API", "UnknownAllocationApi", None if wanted else wrong)
         if wanted is not AllocationApi.DRA:
             self.refused = ""
         missing = self._lacks_claims(mode) if wanted is AllocationApi.DRA else ""
         text = f"allocation API {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
         self._note("allocation API", "AllocationApiNotAvailable", text if missing else None)
-        self.kept = AllocationApi.DEVICE_PLUGIN if missing else wanted or self.kept
-        return self.kept
+        wanted = AllocationApi.DEVICE_PLUGIN if missing else wanted or kept
+        found = switch(
+            "allocation API",
+            self.kept,
+            wanted,
+            f"allocation API {wanted}",
+            holders,
+            reason=("AllocationApiSwitched", "AllocationApiSwitchRefused"),
+        )
+        self._note("allocation API switch", found.note_reason, found.note)
+        self.kept = found.value
+        return found
 
     def note_slice(self, refused: str) -> None:
         """Report that the API server took our slice once and refuses it now, or takes it (empty)."""
@@ -50,8 +71,7 @@ class AllocationApiChoice:
         self._note("slice", "SliceRefused", text if refused else None)
 
     def _lacks_claims(self, mode: NodeMode) -> str:
-        wanted = self.settings.cdi_dir and not self.settings.without_claims
-        if self.settings.standalone or not wanted:
+        if not self._serves_claims:
             return "this agent serves no claims: --standalone or --without-claims is set, or --cdi-dir is empty (chart: dra.enabled)"
         if is_whole(mode):
             return f"mode {mode} gives whole cards"

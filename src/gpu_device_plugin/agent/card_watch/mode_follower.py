@@ -14,7 +14,11 @@ from gpu_device_plugin.disk.mps_serving import kept_by_daemon
 from gpu_device_plugin.disk.state_file import Memory, NodeRecord
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn
-from gpu_device_plugin.domain.node.allocation_api import ALLOCATION_API_LABEL
+from gpu_device_plugin.domain.node.allocation_api import (
+    ALLOCATION_API_LABEL,
+    AllocationApi,
+    parse_allocation_api,
+)
 from gpu_device_plugin.domain.node.compute_policy import (
     COMPUTE_POLICY_KEY,
     KNOWN_POLICIES,
@@ -30,16 +34,16 @@ from gpu_device_plugin.domain.node.modes import (
     NodeMode,
     PlacementPolicy,
     next_mode,
-    next_unit,
     parse_max_pods,
     parse_mode,
     parse_policy,
+    switch,
 )
 from gpu_device_plugin.domain.node.other_plugins import OtherPlugins
 from gpu_device_plugin.settings.agent_settings import Settings
 
 OTHERS_CURE = "nothing is offered. Remove it, or start with --allow-other-plugin"
-_GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched"})
+_GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched", "AllocationApiSwitched"})
 
 
 @dataclass(eq=False)
@@ -66,21 +70,23 @@ class ModeFollower:
         self._foreign = self._answering = self._serving = ""
         self.others = OtherPlugins()
         """What the kubelet says of other plugins."""
-        self.allocation_api_choice = AllocationApiChoice(
-            self.settings, self._note, self.node_store.read().allocation_api
-        )
+        self.allocation_api_choice = AllocationApiChoice(self.settings, self._note)
+        self._claimed: Sequence[str] | None = None
         self.registered: frozenset[str] = frozenset()
         """Resources that this node registered with the kubelet, also in earlier runs."""
         self.runtime = ""
         """The node's container runtime, remembered over a restart."""
         self._last_notes: dict[str, str] = {}
         self.is_waiting = False
-        """Whether a switch of mode or unit waits until no pod holds a slice."""
+        """Whether a switch of mode, unit or allocation API waits until nobody holds anything of the node."""
 
-    async def load(self, now_seconds: float, granted: GrantedIn | None) -> str | None:
+    async def load(
+        self, now_seconds: float, granted: GrantedIn | None, *, has_claims: bool = False
+    ) -> str | None:
         """Start in the mode of the last run, if any; returns what was damaged, or None.
 
-        `granted` is mode and unit of grants of that run: they count if its record is lost.
+        `granted` is mode and unit of grants of that run, `has_claims` that some are of claims: they
+        count if its record is lost.
         """
         content, bad = await self.memory.load(now_seconds)
         self._mode = parse_mode(content.mode)
@@ -95,7 +101,10 @@ class ModeFollower:
         self.node_store.update(mps_root=root, mps_served=kept_by_daemon(root))
         if content.mig_profile is not None:
             self.node_store.update(mig_profile=content.mig_profile)
-        self.allocation_api_choice.load(content.allocation_api)
+        kept = parse_allocation_api(content.allocation_api)
+        of_grants = AllocationApi.DEVICE_PLUGIN if granted else None
+        of_grants = AllocationApi.DRA if has_claims else of_grants
+        self.allocation_api_choice.kept = kept or of_grants
         self.note_foreign(content.foreign)
         others = OtherPlugins(frozenset(content.others), is_known=bool(content.registered))
         self.note_others(others, "")
@@ -166,8 +175,11 @@ class ModeFollower:
         """Decide again; called when labels change and when the last holder may be gone."""
         if self._labels is None:
             return
-        holders = self.holders(self._keeps_mode)
-        unit = next_unit(self._unit, self.settings.memory_unit, holders)
+        holders = self._claimed if self._asks_claims else self.holders(self._keeps_mode)
+        wanted = self.settings.memory_unit
+        reason = ("UnitSwitched", "UnitSwitchRefused")
+        asked = f"memory unit {wanted.value}"
+        unit = switch("unit", self._unit, wanted, asked, holders, reason=reason)
         self._note("unit", unit.note_reason, unit.note)
         label = self._labels.get(MODE_LABEL)
         mps = self.node_store.read().mps_keeper
@@ -178,7 +190,9 @@ class ModeFollower:
         self._mode, self._unit = mode.value, unit.value
         # A remembered label may have been removed since: only one that is there now counts more.
         self.is_from_label = self.is_from_label or (self._is_synced and label is not None)
-        self.is_waiting = mode.is_switch_refused or unit.is_switch_refused
+        text = self._labels.get(ALLOCATION_API_LABEL)
+        api = self.allocation_api_choice.decide(text, mode.value, holders)
+        self.is_waiting = any(each.is_switch_refused for each in (mode, unit, api))
         if self._mode is not NodeMode.DISABLED:
             self._check_foreign()
         self.node_store.update(
@@ -188,9 +202,7 @@ class ModeFollower:
             compute_policy=self._compute_policy(),
             memory_choice=self._memory_choice(),
             max_pods=self._max_pods(),
-            allocation_api=self.allocation_api_choice.decide(
-                self._labels.get(ALLOCATION_API_LABEL), mode.value
-            ),
+            allocation_api=api.value,
         )
         # A fault ends only when its mode has: in between the node would offer the other's cards.
         self._check_foreign()
@@ -203,6 +215,24 @@ class ModeFollower:
     def republish_if_waiting(self) -> None:
         if self.is_waiting:
             self.republish()
+
+    @property
+    def waits_for_claims(self) -> bool:
+        """Whether a switch waits for nothing but what the API server says of claims."""
+        return self.is_waiting and self._asks_claims
+
+    @property
+    def _asks_claims(self) -> bool:
+        if not self.allocation_api_choice.has_unprepared_claims:
+            return False
+        holders = self.holders(self._keeps_mode)
+        return holders is not None and not holders
+
+    def note_claims(self, pods: Sequence[str]) -> None:
+        """Pods with claims to which cards of this node are allocated now; with none a switch is made."""
+        self._claimed = pods
+        self.republish()
+        self._claimed = pods or None  # that there are none is true of this moment only
 
     def _policy(self) -> PlacementPolicy:
         text = (self._labels or {}).get(PLACEMENT_LABEL)
@@ -271,7 +301,7 @@ class ModeFollower:
             registered=sorted(self.registered),
             mps_root=self.node_store.read().mps_root,
             mig_profile=self.node_store.read().mig_profile,
-            allocation_api=str(self.allocation_api_choice.kept),
+            allocation_api=str(self.allocation_api_choice.kept or ""),
             runtime=self.runtime,
         )
         self.memory.save(content)

@@ -6,21 +6,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_device_plugin.agent.claims.handover import Handover
+import structlog
+
 from gpu_device_plugin.agent.claims.preparation import ClaimParts, Preparation
 from gpu_device_plugin.domain.grants.claims import (
     DeviceHealth,
     OfferedDevice,
     PoolHealth,
-    cards_behind_claims,
-    cards_for_claims,
+    allocated_pods,
     has_claims,
     taints,
 )
-from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
-from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import ClusterError, RequestError
 
 if TYPE_CHECKING:
     from gpu_device_plugin.kubelet.dra_sockets import ClaimServer
@@ -29,10 +27,16 @@ CHECK_SECONDS = 30.0
 OFFER_SECONDS = 2.0
 """How often it is asked whether the API server has taken an offer."""
 _TOGETHER_SECONDS = 0.05
+_log = structlog.get_logger("claims")
 
 
 class ClaimEndpoint:
-    """Serves claims, and offers cards to the scheduler; answers as `kubelet.dra_servicer.ClaimService`."""
+    """Serves claims, and offers cards to the scheduler; answers as `kubelet.dra_servicer.ClaimService`.
+
+    Attributes:
+        scheduler_lag_seconds: How long after an offer was taken back the scheduler may still allocate of it.
+        ask_seconds: How often an API server that takes no offers is asked again.
+    """
 
     def __init__(self, parts: ClaimParts, kubelet_dir: Path) -> None:
         self._kubelet_dir = kubelet_dir
@@ -43,9 +47,9 @@ class ClaimEndpoint:
         self._wake = asyncio.Event()
         self._server: ClaimServer | None = None
         self._is_offering = False
-        self._had_claims = False
         self._told: Sequence[DeviceHealth] = ()
-        self.handover = Handover(parts)
+        self.scheduler_lag_seconds, self.ask_seconds = 5.0, 60.0
+        self._asked_at = 0.0
 
     @property
     def is_needed(self) -> bool:
@@ -53,17 +57,12 @@ class ClaimEndpoint:
         if not self._parts.is_served:
             return False
         is_open = self._parts.node_store.read().allocation_api is AllocationApi.DRA
-        is_held = has_claims(self._parts.admission.ledger) or bool(self._preparation.lost)
-        return is_open or self.handover.is_offered or is_held
+        return is_open or self.is_held
 
     @property
-    def withheld(self) -> frozenset[str]:
-        """UUIDs of the cards on their way back, which the device plugin does not give out yet."""
-        return self.handover.withheld
-
-    def cards(self, state: NodeState) -> frozenset[str]:
-        """UUIDs of the cards of which the device plugin gives out nothing new."""
-        return cards_behind_claims(state, self._parts.admission.ledger, self.withheld)
+    def is_held(self) -> bool:
+        """Whether claims are prepared here, also such of which only the CDI file is left."""
+        return has_claims(self._parts.admission.ledger) or bool(self._preparation.lost)
 
     @property
     def trouble(self) -> str:
@@ -73,16 +72,6 @@ class ClaimEndpoint:
     def changed(self, _: object) -> None:
         self._wake.set()
 
-    def held_changed(self, ledger: Ledger) -> None:
-        """What each allocation API may give of a card follows from who holds it by the other one."""
-        state, had_claims = self._parts.node_store.read(), self._had_claims
-        self._had_claims = has_claims(ledger)
-        if self._is_offering and (
-            state.allocation_api is AllocationApi.DRA or had_claims or self._had_claims
-        ):
-            self._parts.republish.emit(state)
-            self._wake.set()
-
     def begin(self) -> None:
         """What the node has is known: cards may be offered."""
         self._is_offering = True
@@ -90,7 +79,7 @@ class ClaimEndpoint:
 
     async def run(self) -> None:
         while True:
-            idle_seconds = await self.handover.ask_again()
+            idle_seconds = await self._ask_again()
             await self._until_woken(CHECK_SECONDS if self.is_needed else idle_seconds)
             if self._is_offering and self.is_needed:
                 await self._serve()
@@ -105,9 +94,8 @@ class ClaimEndpoint:
                 self._report_directory(self._parts.cdi.check())
                 await self._preparation.rebuild()
                 self._offer()
-                self.handover.check()
-                if await self.handover.advance():
-                    continue
+                self._check_refusal()
+                await self._read_claims()
                 await self._until_woken(self._pause_seconds())
                 await asyncio.sleep(_TOGETHER_SECONDS)
         finally:
@@ -132,24 +120,23 @@ class ClaimEndpoint:
 
     def devices_to_offer(self) -> list[OfferedDevice]:
         state = self._parts.node_store.read()
+        # A node that is left has no ResourceSlice when the agent ends.
+        is_left = state.mark and not has_claims(self._parts.admission.ledger)
+        if is_left or state.allocation_api is not AllocationApi.DRA:
+            return []
         try:
             scheme, view = self._parts.schemes.find_reserving(state)
         except RequestError:
             return []
-        found, ledger = [], self._parts.shown() or self._parts.admission.ledger
-        for uuid, other_api in cards_for_claims(state, ledger, self.withheld).items():
-            card = view.card(uuid)
-            capacity = scheme.capacity(card, view) if card else None
-            if card and capacity:
-                why = taints(uuid, other_api, state)
-                found.append(OfferedDevice(card, str(state.mode), capacity, why))
-        return found
+        return [
+            OfferedDevice(card, str(state.mode), capacity, taints(card.uuid, state))
+            for card in view.cards
+            if card.is_shown and (capacity := scheme.capacity(card, view))
+        ]
 
     def _offer(self) -> None:
         devices = self.devices_to_offer()
         state = self._parts.node_store.read()
-        if state.allocation_api is AllocationApi.DRA:
-            self.handover.note_offer(device.card.uuid for device in devices)
         self._parts.claims.offer(devices, self._parts.cards.driver_version)
         faults = state.faults.items()
         of_node = "; ".join(f"{reason}: {text}" for reason, text in faults)
@@ -164,9 +151,51 @@ class ClaimEndpoint:
         self._parts.recorder.fault(self._parts.node_store, "CdiDirNotWritable", trouble or None)
 
     def _pause_seconds(self) -> float:
-        if not self._parts.claims.is_written:
-            return OFFER_SECONDS
-        return self.handover.scheduler_lag_seconds if self.handover.is_waiting else CHECK_SECONDS
+        return CHECK_SECONDS if self._parts.claims.is_written else OFFER_SECONDS
+
+    def _check_refusal(self) -> None:
+        """After an offer: where the API server never took one of our slices, the device plugin serves.
+
+        Where it took one, scheduler and claims go by that, and no refusal changes the allocation API.
+        """
+        claims, mode = self._parts.claims, self._parts.mode
+        if claims.refused and not (claims.was_taken or self.is_held):
+            self._asked_at = asyncio.get_running_loop().time()
+            mode.note_claims_refused(claims.refused)
+        elif claims.refused or claims.is_written:
+            mode.allocation_api_choice.note_slice(claims.refused)
+
+    async def _ask_again(self) -> float | None:
+        """Ask again where an offer was refused; in how many seconds to call this again, or None."""
+        mode, now = self._parts.mode, asyncio.get_running_loop().time()
+        if mode.allocation_api_choice.refused and now - self._asked_at >= self.ask_seconds:
+            self._asked_at = now
+            if await self._parts.claims.would_take():
+                mode.note_claims_refused("")
+        return self.ask_seconds if mode.allocation_api_choice.refused else None
+
+    async def _read_claims(self) -> None:
+        """For a switch that waits for nothing else: which claims are allocated here, prepared or not.
+
+        Where there are none, they are read again when the offer is taken back and the scheduler knows
+        it: none can follow.
+        """
+        mode, claims = self._parts.mode, self._parts.claims
+        node = self._parts.node_store.read().node
+        if not mode.waits_for_claims or self._preparation.lost:
+            return
+        try:
+            pods = allocated_pods(await claims.every(), node)
+            if not pods:
+                self._wake.set()  # whatever comes of it: offer again, or end
+                claims.offer((), "")
+                await asyncio.sleep(self.scheduler_lag_seconds)
+                pods = allocated_pods(await claims.every(), node)
+        except ClusterError as error:
+            _log.info("claims cannot be read; the node stays as it is", error=str(error))
+            return
+        if pods or claims.is_written:
+            mode.note_claims(pods)
 
     async def _until_woken(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

@@ -15,10 +15,9 @@ from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
 from gpu_device_plugin.agent.publish.api_cluster import ResourceClaims
 from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
-from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
+from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.disk.state_file import ClaimsRecord, Memory
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.cdi_spec import cdi_spec, claim_of_spec, prepare_devices
 from gpu_device_plugin.domain.grants.claims import (
@@ -28,17 +27,21 @@ from gpu_device_plugin.domain.grants.claims import (
     ClaimRef,
     PreparedDevice,
     cards_by_name,
-    check_allocation_api,
     claim_uid,
     parts_of,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
-from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.scheme_registry import Schemes
-from gpu_device_plugin.errors import GpuPluginError, NodeError, RequestError, StorageError
+from gpu_device_plugin.errors import (
+    DoesNotFitError,
+    GpuPluginError,
+    NodeError,
+    RequestError,
+    StorageError,
+)
 
 _log = structlog.get_logger("claims")
 
@@ -56,13 +59,11 @@ class ClaimParts:
     recorder: EventRecorder
     gate: CallGate  # keeps the device plugin's calls away meanwhile
     cards: CardInventory  # which version the NVIDIA driver has
-    memory: Memory[ClaimsRecord]
     specs: Callable[[], Specs]
     fetch_spec: Callable[[str, str], Awaitable[PodRequest | None]]
     mode: ModeFollower
     """Chooses the allocation API, also where the API server takes none of our offers."""
-    shown: Callable[[], Ledger | None]  # grants that List or checkpoint shows; None: not known yet
-    republish: Signal[NodeState]  # the device plugin offers other cards than before
+    has_passed: Callable[[], bool]  # whether the kubelet has said who holds units
 
     @property
     def is_served(self) -> bool:
@@ -194,7 +195,7 @@ class Preparation:
         state = self._state()
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in claim.devices]
-        check_allocation_api(uuids, state, self._parts.shown())
+        self._check_known(state)
         scheme, view = self._parts.schemes.find_reserving(state)
         needed = scheme.claim_demand(claim.devices, view)
         is_shared = False
@@ -213,6 +214,15 @@ class Preparation:
         return await self._parts.admission.reserve(
             holder, needed, uuids, slice_id, is_shared=is_shared
         )
+
+    def _check_known(self, state: NodeState) -> None:
+        """DoesNotFitError where another might hold the cards: the agent's own grants may be lost."""
+        if not self._parts.has_passed():
+            raise DoesNotFitError(
+                f"who holds the cards of node {state.node} is not known yet: the kubelet's PodResources List "
+                f"has not answered since the agent's start",
+                reason="OtherAllocationApi",
+            )
 
     def _own_cards(self, claim: Claim) -> Sequence[AllocatedDevice]:
         """The claim's cards of this node. RequestError: none, one twice, or an unknown one."""

@@ -1,7 +1,7 @@
 """Publishes the node and its pods: metrics, labels, annotations. No admission waits for it."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
@@ -68,8 +68,6 @@ class Publisher:
     """What a slice uses of a card, by slice id and UUID; None if it is not known."""
     unexplained: Callable[[Card], int | None]
     """Memory of a card in use, by its UUID; None if it is not known."""
-    by_claims: Callable[[NodeState], Collection[str]]
-    """UUIDs of the cards that are given by claims, and by nothing else."""
     specs: Callable[[], Specs]
 
     def __post_init__(self) -> None:
@@ -126,13 +124,13 @@ class Publisher:
         # None is an answer too: all may be in MIG mode now. Before the driver has one, the last counts.
         if state.mode is not None and (shown or versions.driver):
             found = node_labels(shown, *versions)
-            claimed = ledger.use_by_claims()
+            is_by_claims = state.allocation_api is AllocationApi.DRA
             cards = cards_annotation(
                 shown,
                 state.healthy,
                 state.terms,
                 merge(s.replicas(v) for s, v in self.schemes.views(self.schemes.recorders, state)),
-                {uuid: claimed.get(uuid, DeviceUse()) for uuid in self.by_claims(state)},
+                ledger.use_by_claims() if is_by_claims else None,
                 dict(_unusual_enforcers(state)),
                 dict(_faults(state)),
                 state.older_configuration,
@@ -231,7 +229,7 @@ class Publisher:
     def _card_samples(
         self, state: NodeState, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger
     ) -> Iterable[CardSample]:
-        healthy, by_claims, use = state.healthy, self.by_claims(state), ledger.use()
+        healthy, use = state.healthy, ledger.use()
         for card in state.cards:
             fault = state.unhealthy.get(card.uuid, "")
             yield CardSample(
@@ -242,7 +240,7 @@ class Publisher:
                 fault,
                 self.unexplained(card),
                 _short_bytes(state, card, use),
-                str(AllocationApi.DRA if card.uuid in by_claims else AllocationApi.DEVICE_PLUGIN),
+                str(state.allocation_api),
                 state.node,
                 card.model,
                 card.memory_mib,

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
-from gpu_device_plugin.domain.grants.ledger import Ledger
 
 NOTED_SECONDS = 1.0
 """So long after an answer the kubelet has noted it down, and a reconcile pass can read it."""
@@ -86,10 +85,6 @@ class Holders:
         found = {g.pod.text for g in grants if not g.units or any(map(counts, g.units))}
         found |= {pod for resource, pod in self._shown if counts(resource)}
         return tuple(sorted(found)) if found or self.has_passed else None
-
-    def shown(self) -> Ledger | None:
-        """Grants that List or checkpoint shows, and those of claims; None before a pass has compared them."""
-        return self._ledger_store.shown if self.has_passed else None
 
     def devices(self) -> Collection[str] | None:
         """UUIDs of cards and MIG instances that they hold; None where it is not known."""

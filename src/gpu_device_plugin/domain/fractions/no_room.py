@@ -42,7 +42,7 @@ class NoRoom:
 
         On a card that has the compute asked for, or, where none has it, on any healthy card.
         """
-        serving = [r for r in self.rooms if r.is_healthy and not r.is_of_other_api]
+        serving = [r for r in self.rooms if r.is_healthy]
         usable = [r for r in serving if not r.is_full_of_pods and r.free_mem]
         core = self.demand.core_percent
         with_core = [r for r in usable if r.free_core >= max(core, r.least_core)]

@@ -26,7 +26,6 @@ from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
 from gpu_device_plugin.domain.grants.init_containers import ContainerSums, demands_ahead
 from gpu_device_plugin.domain.grants.ledger import DeviceUse
 from gpu_device_plugin.domain.grants.node_annotations import NodeOffer
-from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerRequest, PodRef, PodRequest
 from gpu_device_plugin.errors import RequestError
@@ -45,14 +44,12 @@ class _Left:
         self.room = self.room.without(*share, int(is_new), is_closed=hold.is_exclusive)
 
 
-def node_rooms(
-    offer: NodeOffer, holds: Iterable[PodHold], api: AllocationApi | None = None
-) -> tuple[Room, ...]:
-    """What each card of a node has left; where `api` is named, for requests that come by it.
+def node_rooms(offer: NodeOffer, holds: Iterable[PodHold]) -> tuple[Room, ...]:
+    """What each card of a node has left.
 
     Unplaced demands are put where the node's own policy would put them, the first pod first; where
     none has room, on the emptiest cards: somebody holds them, whatever we know. They are never on a
-    card that is given by claims. What claims hold of those the node's agent says.
+    node that gives its cards by claims. What claims hold of those its agent says.
     """
     empty = (
         room_of(card, DeviceUse(), offer.terms, is_healthy=card.index in offer.healthy)
@@ -71,18 +68,12 @@ def node_rooms(
             else:
                 waiting.append((hold, Demand(*share)))
         waiting += [(hold, needed) for needed in hold.unplaced]
-    for hold, needed in waiting:
+    for hold, needed in () if offer.is_by_claims else waiting:
         # Counted down card by card: counting all again for each would take the square of the time.
-        rooms = [each.room for index, each in left.items() if index not in offer.by_claims]
+        rooms = [each.room for each in left.values()]
         for index in _guess_cards(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
             left[index].take(hold, needed.amounts_per_card)
-    found = [each.room for each in left.values()]
-    return tuple(found if api is None else (_through(api, room, offer) for room in found))
-
-
-def _through(api: AllocationApi, room: Room, offer: NodeOffer) -> Room:
-    is_behind_other = (room.card.index in offer.by_claims) is not (api is AllocationApi.DRA)
-    return replace(room, is_of_other_api=True) if is_behind_other else room
+    return tuple(each.room for each in left.values())
 
 
 def _guess_cards(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
@@ -165,6 +156,11 @@ def fit(
     return asked if isinstance(asked, Misfit) else try_rooms(offer, rooms, asked, free_cpu_milli)
 
 
+def rules_of(offer: NodeOffer) -> object:
+    """What nodes have in common by whose rules a pod is checked once."""
+    return offer.mode, offer.policy, offer.allocation_api
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
     """A pod that breaks no rule of the nodes of one mode and policy."""
@@ -179,7 +175,7 @@ class CheckedRequest:
 class RequestChecks:
     """The first half of `fit`: what does not depend on what a node's cards have left.
 
-    A pod is checked once for all nodes of one mode and policy.
+    A pod is checked once for all nodes of one mode, policy and allocation API.
     """
 
     pod: PodRequest
@@ -188,7 +184,7 @@ class RequestChecks:
 
     def of(self, offer: NodeOffer) -> CheckedRequest | Misfit:
         """The pod by the rules of nodes as this one."""
-        rules = offer.mode, offer.policy
+        rules = rules_of(offer)
         if rules not in self._found:
             self._found[rules] = self._check(offer)
         return self._found[rules]
@@ -209,6 +205,8 @@ class RequestChecks:
             never = f"{_NEVER_TEXT}{error.reason}{why and ': ' + why}"
             text = NOT_MATCHED_TEXT if is_mode else never
             return Misfit(text, is_final=True)
+        if offer.allocation_api is not pod.allocation_api:
+            return Misfit(OTHER_API_TEXT, is_final=True)
         ahead = demands_ahead(needs)
         asking = [_Ask(*need, later) for need, later in zip(needs, ahead, strict=True)]
         return CheckedRequest(pod, policy, default, asking)
@@ -254,8 +252,6 @@ def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -
         trial.take_on(ask, found.cards)
     else:
         return trial
-    if rooms and all(room.is_of_other_api for room in rooms):
-        return Misfit(OTHER_API_TEXT, is_final=True)
     text = FULL_OF_PODS_TEXT if _is_full_of_pods(rooms, asked) else NOT_ENOUGH_TEXT
     refused = Misfit(text, is_final=_is_too_much(offer, asked))
     if refused.is_final or len(asking) == 1:

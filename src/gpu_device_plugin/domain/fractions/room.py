@@ -80,7 +80,6 @@ class Room:
         pods: Pods that hold anything on it, the asking pod included if it does.
         least_core: Compute that every container of this mode takes at least.
         is_closed: Whether another pod has the card for itself: then nothing of it is free.
-        is_of_other_api: Whether requests as the asking pod's are not served from this card.
         has_strangers: Whether programs without a grant hold memory of it.
     """
 
@@ -94,7 +93,6 @@ class Room:
     max_pods: int | None = None
     least_core: int = 0
     is_closed: bool = False
-    is_of_other_api: bool = False
     has_strangers: bool = False
 
     @property
@@ -107,7 +105,6 @@ class Room:
             self.card.memory_mib,
             self.is_healthy,
             self.is_closed,
-            self.is_of_other_api,
         )
 
     @property
@@ -122,7 +119,7 @@ class Room:
         Nothing, where no further pod may come.
         """
         is_full = self.max_pods is not None and self.pods >= self.max_pods
-        if not self.is_healthy or self.is_closed or self.is_of_other_api or is_full:
+        if not self.is_healthy or self.is_closed or is_full:
             return 0
         free = WHOLE_CARD_MILLI * self.free_mem // max(1, self.card.capacity(self.unit))
         if self.least_core:
@@ -171,8 +168,6 @@ class Room:
         others = self.pods - self.holds_pod
         if not self.is_healthy:
             return "unhealthy"
-        if self.is_of_other_api:
-            return "served through the other API, see its allocation API"
         if self.is_closed:
             return "held by a pod that wants no other beside it"
         if demand.is_exclusive and others:

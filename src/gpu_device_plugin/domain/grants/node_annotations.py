@@ -63,7 +63,7 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     healthy: Mapping[str, bool],
     terms: NodeTerms,
     replicas: Mapping[str, int] = MappingProxyType({}),
-    by_claims: Mapping[str, DeviceUse] = MappingProxyType({}),
+    by_claims: Mapping[str, DeviceUse] | None = None,
     memory_by: Mapping[str, str] = MappingProxyType({}),
     faults: Mapping[str, str] = MappingProxyType({}),
     older_configuration: str = "",
@@ -73,15 +73,15 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     Version 2 where a card is cut or replicated, and else version 1, whose readers need not know the
     other: beside fractions, a card in MIG mode has no units and is not healthy for them.
 
-    `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` has each card that is
-    given by claims alone, with what prepared claims hold of it. `memory_by` says who holds new slices
+    `healthy` and `replicas` are by UUID, of cards and instances; `by_claims` says what prepared claims
+    hold of the cards, None where they are not given by claims. `memory_by` says who holds new slices
     to their memory, where that is not the usual one, `faults` why cards are unhealthy, and
     `older_configuration` why NVIDIA's is not the one that is asked for.
     """
     ordered = sorted(cards, key=lambda card: card.index)
     entries = [
         _card(card, healthy, terms, replicas)
-        | _by_claims(by_claims.get(card.uuid), terms)
+        | _by_claims(card.uuid, by_claims, terms)
         | ({"memory_by": memory_by[card.uuid]} if card.uuid in memory_by else {})
         | ({"fault": faults[card.uuid]} if card.uuid in faults else {})
         for card in ordered
@@ -125,9 +125,12 @@ def _card(
     return entry | _replicas(card.uuid, replicas)
 
 
-def _by_claims(use: DeviceUse | None, terms: NodeTerms) -> dict[str, object]:
-    if use is None:
+def _by_claims(
+    uuid: str, by_claims: Mapping[str, DeviceUse] | None, terms: NodeTerms
+) -> dict[str, object]:
+    if by_claims is None:
         return {}
+    use = by_claims.get(uuid, DeviceUse())
     units = terms.unit.count(use.memory_mib)
     told = {"pods": len(use.pods), "units": units, "percent": use.core_percent}
     return {"allocation_api": AllocationApi.DRA.value} | ({"claimed": told} if use.pods else {})
@@ -177,8 +180,8 @@ class NodeOffer:
     Attributes:
         cards: Its cards, by NVML index; `number` is the index too.
         healthy: Indexes of the cards that may serve.
-        by_claims: Indexes of the cards that are given by claims, and by nothing else.
-        claimed: What claims hold of these, as the agent tells it.
+        allocation_api: By what its cards are given, and by nothing else.
+        claimed: What claims hold of them, as the agent tells it.
         devices: Instances and cards with replicas, by UUID.
         memory_by: Who holds new slices of a card to their memory, where that is not the usual one.
         faults: Why cards are unhealthy, and since when.
@@ -192,7 +195,7 @@ class NodeOffer:
     healthy: frozenset[CardIndex]
     policy: PlacementPolicy | None = None
     max_pods: int | None = None
-    by_claims: frozenset[CardIndex] = frozenset()
+    allocation_api: AllocationApi = AllocationApi.DEVICE_PLUGIN
     claimed: tuple[Claimed, ...] = ()
     devices: Mapping[str, PublishedDevice] = field(default_factory=dict, hash=False)
     memory_by: Mapping[CardIndex, str] = field(default_factory=dict, hash=False)
@@ -202,6 +205,11 @@ class NodeOffer:
     @property
     def terms(self) -> NodeTerms:
         return NodeTerms(self.name, self.mode, self.unit, self.max_pods)
+
+    @property
+    def is_by_claims(self) -> bool:
+        """Whether its cards are given by claims."""
+        return self.allocation_api is AllocationApi.DRA
 
 
 def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOffer:
@@ -214,13 +222,12 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
     unit = next((u for u in MemoryUnit if u.mib == plain.get("unit_mib")), None)
     if mode is None or unit is None:
         raise StateError("annotation of cards names no known mode and unit")
-    cards, healthy, by_claims = [], set(), set()
+    cards, healthy = [], set()
     entries = _entries(plain)
     for entry in entries:
         card, is_healthy = _parse_card(entry)
         cards.append(card)
         healthy |= {card.index} if is_healthy else set()
-        by_claims |= {card.index} if entry.get("allocation_api") == AllocationApi.DRA else set()
     _check_once(cards)
     return NodeOffer(
         name=name,
@@ -230,13 +237,18 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
         healthy=_one_set(tuple(sorted(healthy))),
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
-        by_claims=_one_set(tuple(sorted(by_claims))),
+        allocation_api=_allocation_api(entries),
         claimed=tuple(_parse_claimed(entry) for entry in entries if "claimed" in entry),
         devices=_published_devices(entries),
         memory_by=_texts(cards, entries, "memory_by"),
         faults=_texts(cards, entries, "fault"),
         older_configuration=_shown(plain.get("older_configuration")),
     )
+
+
+def _allocation_api(cards: Iterable[Mapping[str, object]]) -> AllocationApi:
+    told = {entry.get("allocation_api") for entry in cards}
+    return AllocationApi.DRA if AllocationApi.DRA in told else AllocationApi.DEVICE_PLUGIN
 
 
 def _texts(

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Generic, TypeVar
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import StateError
 
-Value = TypeVar("Value")
+Value = TypeVar("Value", bound=Enum)
 MODE_LABEL = "ack.node.gpu.schedule"
 PLACEMENT_LABEL = "ack.node.gpu.placement"
 PLACEMENT_ANNOTATION = "gpu-device-plugin/placement"
@@ -76,7 +76,7 @@ def parse_max_pods(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SwitchDecision(Generic[Value]):
-    """The mode, or the memory unit, of a node from now on; one that is refused has to wait."""
+    """What a node has from now on (mode, memory unit, allocation API); a switch that is refused has to wait."""
 
     value: Value
     is_switch_refused: bool = False
@@ -114,61 +114,48 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
             f"Known: {', '.join(NodeMode)}",
             note_reason="UnknownMode",
         )
+    obstacle = (
+        f"until the MPS daemon of {mps_root} has given its cards back. Choose a configuration "
+        f"without sharing.mps first"
+    )
+    obstacle = obstacle if mps_root and current is NodeMode.DEFAULT else ""
+    reason = ("ModeSwitched", "ModeSwitchRefused")
+    return switch("mode", current, wanted, asked, holders, obstacle, reason=reason)
+
+
+def switch(  # noqa: PLR0913, PLR0917 - what the texts name
+    what: str,
+    current: Value | None,
+    wanted: Value,
+    asked: str,
+    holders: Sequence[str] | None,
+    obstacle: str = "",
+    *,
+    reason: tuple[str, str],
+) -> SwitchDecision[Value]:
+    """The one rule by which a node changes what it offers: only while nobody holds anything of it.
+
+    Args:
+        what: What changes, for people, as `mode`.
+        current: What the node has; None at the very first start.
+        wanted: What it is to have.
+        asked: What asks for that.
+        holders: Who holds anything of the node; None while that is not known: then no switch is made
+            and none is refused with a reason.
+        obstacle: What else is in the way, or "".
+        reason: Of the Event of a switch, and of one that waits.
+    """
     if current is None or wanted is current:
         return SwitchDecision(wanted)
-    return _switch(current, wanted, asked, holders, mps_root)
-
-
-def _switch(
-    current: NodeMode, wanted: NodeMode, asked: str, holders: Sequence[str] | None, mps_root: str
-) -> SwitchDecision[NodeMode]:
-    """Switch the mode at once if no slice is held and no card served, else later."""
-    if holders is None:
-        return SwitchDecision(current, is_switch_refused=True)
-    why = ""
-    if holders:
-        why = f"while pods hold slices: {', '.join(holders)}. Delete or drain them"
-    elif mps_root and current is NodeMode.DEFAULT:
-        why = (
-            f"until the MPS daemon of {mps_root} has given its cards back. Choose a configuration "
-            f"without sharing.mps first"
-        )
-    if why:
-        return SwitchDecision(
-            current,
-            is_switch_refused=True,
-            note=f"{asked} waits: the node stays in {current} {why}",
-            note_reason="ModeSwitchRefused",
-        )
-    note = f"the node switched from mode {current} to {wanted}"
-    return SwitchDecision(wanted, note=note, note_reason="ModeSwitched")
-
-
-def next_unit(
-    current: MemoryUnit | None, wanted: MemoryUnit, holders: Sequence[str] | None
-) -> SwitchDecision[MemoryUnit]:
-    """The unit to count in: a change waits until no pod holds slices (R-403).
-
-    `current` is None only at the very first start; while `holders` is None, because that is not known
-    yet, no switch is made and none is refused with a reason.
-    """
-    if current is None or current is wanted:
-        return SwitchDecision(wanted)
     if holders is None:
         return SwitchDecision(current, is_switch_refused=True)
     if holders:
-        return SwitchDecision(
-            current,
-            is_switch_refused=True,
-            note=f"memory unit {wanted.value} waits: the node still counts in "
-            f"{current.value} while pods hold slices: {', '.join(holders)}. Delete or drain them",
-            note_reason="UnitSwitchRefused",
-        )
-    return SwitchDecision(
-        wanted,
-        note=f"the node switched from memory unit {current.value} to {wanted.value}",
-        note_reason="UnitSwitched",
-    )
+        obstacle = f"while pods hold slices: {', '.join(holders)}. Cordon and drain the node"
+    if obstacle:
+        note = f"{asked} waits: the node stays in {what} {current.value} {obstacle}"
+        return SwitchDecision(current, is_switch_refused=True, note=note, note_reason=reason[1])
+    note = f"the node switched from {what} {current.value} to {wanted.value}"
+    return SwitchDecision(wanted, note=note, note_reason=reason[0])
 
 
 @dataclass(frozen=True, slots=True)
