@@ -354,7 +354,8 @@ def test_launches_that_wait_for_their_end_are_charged(make_box: MakeBox, kind: s
     box = tenant(make_box, "a", 30)
     box.variables["CUDA_LAUNCH_BLOCKING"] = "1"
 
-    assert shares((box, kind)) == pytest.approx([30], abs=POINTS)
+    # Nobody can tell the call's own 7 us from the kernel.
+    assert shares((box, kind)) == pytest.approx([30], abs=BESIDE_POINTS)
 
 
 @sweep("unit_ns", [5000, 2000])
@@ -365,7 +366,7 @@ def test_short_launches_that_wait_for_their_end_get_no_more_than_their_share(
     box = tenant(make_box, "a", 10)
     box.variables["CUDA_LAUNCH_BLOCKING"] = "1"
 
-    assert 3 < shares((box, f"stream@{unit_ns}"), seconds=3)[0] <= 10 + POINTS
+    assert 2 < shares((box, f"stream@{unit_ns}"), seconds=3)[0] <= 10 + POINTS
 
 
 @sweep("kind", ["moving@100000", "feeding@100000"])

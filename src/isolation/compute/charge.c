@@ -21,8 +21,6 @@
 
 /* Took more than twice what is known, and this: has the kind become longer? */
 #define LONGER_NS 100000u
-/* So much more is no thread that was late. */
-#define SURE_NS 20000000u
 enum { LONGER_TIMES = 2 };
 
 /* Since the last launch, beyond what was out: the card had likely nothing of ours. */
@@ -47,10 +45,10 @@ static uint64_t less(uint64_t from, uint64_t by)
 	return from > by ? from - by : 0;
 }
 
-/* Right behind a kernel an event takes 2.0 us on an H100, and 1.4 behind another event. */
+/* Right behind a kernel an event takes 2.0 us on an H100, and 1.3 by itself. */
 static uint64_t gap_ns(const struct meter *meter)
 {
-	return meter->event_ns + meter->event_ns / 2;
+	return meter->event_ns + meter->event_ns * 7 / 13;
 }
 
 /* Others that the card goes round to while this work is on it. */
@@ -88,7 +86,9 @@ static uint64_t charge_copies(struct meter *meter, const struct work *work, uint
 /* The next may be charged what is known and was not charged now. */
 static void settle_slack(struct meter *meter, const struct work *work, uint64_t charged_ns)
 {
-	meter->slack_ns = smaller(less(meter->slack_ns + work->mean_ns, charged_ns), SLACK_MOST_NS);
+	const uint64_t known_ns = work->is_sure ? work->mean_ns : 0;
+
+	meter->slack_ns = smaller(less(meter->slack_ns + known_ns, charged_ns), SLACK_MOST_NS);
 }
 
 /* `host_ns`: the card can have waited for the host, until the last launch was out. */
@@ -103,13 +103,12 @@ static uint64_t charge_known(struct meter *meter, const struct work *work, uint6
 		return part_ns;
 	const uint64_t gaps_ns = is_slow ? 0 : (work->launches - 1) * gap_ns(meter);
 	const uint64_t most_ns = work->mean_ns + gaps_ns + meter->slack_ns;
-	const uint64_t least_ns = meter->is_mixed ? 0 : less(part_ns, host_ns);
-	/* By our clock it may also be a thread that was not running. */
-	const bool is_sure = is_timed || least_ns > LONGER_TIMES * most_ns + SURE_NS;
-	const uint64_t charged_ns = larger(is_sure ? least_ns : 0, smaller(part_ns, most_ns));
+	const uint64_t least_ns = is_timed && !meter->is_mixed ? less(part_ns, host_ns) : 0;
+	const uint64_t charged_ns = larger(least_ns, smaller(part_ns, most_ns));
 
+	/* By our clock it may also be a thread that was not running. */
 	if (less(part_ns, host_ns) > LONGER_TIMES * most_ns + LONGER_NS)
-		estimate_suspect(meter, work->what, smaller(part_ns - most_ns, SURE_NS));
+		estimate_doubt(meter, work->what, part_ns - charged_ns);
 	/* That there may have been gaps is no reason to charge something else more. */
 	settle_slack(meter, work, charged_ns);
 	return charged_ns;
@@ -139,22 +138,28 @@ static uint64_t own_part(struct meter *meter, const struct work *work, uint64_t 
 	return part_ns - back_ns;
 }
 
-/* The card had the work between these two, and all before is charged. */
-static void charge(struct meter *meter, const struct work *work, uint64_t from_ns, uint64_t end_ns,
-		   bool is_timed, bool is_by_itself, uint64_t now_ns)
+/* What the card had work for, and all before is charged. */
+struct span {
+	uint64_t ns;
+	uint64_t host_ns;  /* of it, until all was queued */
+	bool is_timed;     /* by the card */
+	bool is_by_itself; /* between two events in a row */
+	bool is_at_most;   /* of a sample: it may have taken less */
+};
+
+static void charge(struct meter *meter, const struct work *work, const struct span *span,
+		   uint64_t now_ns)
 {
-	const uint64_t span_ns = less(end_ns, from_ns);
-	const uint64_t part_ns = own_part(meter, work, span_ns, beside(meter, now_ns));
+	const uint64_t part_ns = own_part(meter, work, span->ns, beside(meter, now_ns));
 	uint64_t charged_ns = part_ns;
 
 	if (work->launches && work->copies_ns == work->mean_ns) {
-		charged_ns = charge_copies(meter, work, span_ns, is_by_itself);
+		charged_ns = charge_copies(meter, work, span->ns, span->is_by_itself);
 	} else if (work->is_sample) {
-		estimate_sample(meter, work->what, part_ns);
-		settle_slack(meter, work, part_ns);
+		charged_ns = estimate_sample(meter, work->what, part_ns, span->is_at_most);
+		settle_slack(meter, work, charged_ns);
 	} else if (work->launches && work->is_sure) {
-		charged_ns =
-			charge_known(meter, work, part_ns, less(work->ended_ns, from_ns), is_timed);
+		charged_ns = charge_known(meter, work, part_ns, span->host_ns, span->is_timed);
 	}
 	charge_out(meter, -(int64_t)work->mean_ns, -(int64_t)work->copies_ns,
 		   -(int64_t)work->worst_ns);
@@ -180,12 +185,33 @@ static uint64_t end_of(const struct meter *meter, const struct timed_event *even
 		       int64_t later_ns, uint64_t now_ns)
 {
 	/* The first has nothing in front. */
-	if (!meter->reference)
+	if (!meter->reference || event->work.is_anchor)
 		return event->set_ns;
 	if (!is_timed)
 		return now_ns;
 	/* No sooner than it was set, no later than it is seen. */
 	return smaller(larger(sum(meter->reference_ns, later_ns), event->set_ns), now_ns);
+}
+
+/*
+ * A sample takes the time between its two events, by the card's clock alone: less the second
+ * event, and less what the card waited for the launch behind the first. The card gets a launch
+ * sooner than an event, which takes time itself, was reached. If the second event did not wait
+ * either, the kernel ended before it, nobody knows when.
+ */
+static void set_sampled(const struct meter *meter, const struct timed_event *event,
+			int64_t later_ns, struct span *span)
+{
+	const uint64_t front_ns = meter->reference_ns;
+	const uint64_t had_ns = larger(event->work.begun_ns, front_ns + meter->event_ns);
+	const uint64_t behind_ns =
+		less(sum(front_ns, later_ns) + meter->event_ns, had_ns + gap_ns(meter));
+	const uint64_t most_ns = less(event->set_ns, had_ns);
+
+	span->is_at_most = most_ns > behind_ns && !meter_launches_wait();
+	span->ns = larger(larger(behind_ns, most_ns), 1);
+	if (meter_launches_wait())
+		span->ns = event->work.ended_ns - event->work.begun_ns;
 }
 
 /* `later_ns`: so long after the reference the event at `index` was reached, where `is_timed`. */
@@ -200,13 +226,19 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 	if (event.work.is_blank && is_by_itself && later_ns > 0 &&
 	    (!meter->event_ns || (uint64_t)later_ns < meter->event_ns))
 		meter->event_ns = (uint64_t)later_ns;
-	events_pass(meter, index, end_ns, now_ns);
 	/* Behind other work the event in front takes its time. */
 	const uint64_t from_ns = larger(since_ns, meter->covered_ns + gap_ns(meter));
+	struct span span = {.ns = less(end_ns, from_ns),
+			    .host_ns = less(is_timed ? event.set_ns : event.work.ended_ns, from_ns),
+			    .is_timed = is_timed,
+			    .is_by_itself = is_by_itself};
 
+	if (event.work.is_sample && is_by_itself && !meter->is_mixed && !event.work.copies_ns)
+		set_sampled(meter, &event, later_ns, &span);
+	events_pass(meter, index, end_ns, now_ns);
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
 	if (since_ns != UINT64_MAX)
-		charge(meter, &event.work, from_ns, end_ns, is_timed, is_by_itself, now_ns);
+		charge(meter, &event.work, &span, now_ns);
 }
 
 static void become_idle(struct meter *meter)
@@ -221,10 +253,13 @@ static void settle_tail(struct meter *meter, uint64_t end_ns, uint64_t now_ns)
 {
 	const struct work tail = meter->tail;
 
+	const uint64_t from_ns = larger(tail.begun_ns, meter->covered_ns);
+	const struct span span = {.ns = less(end_ns, from_ns),
+				  .host_ns = less(tail.ended_ns, from_ns)};
+
 	meter->tail = (struct work){0};
 	if (tail.launches)
-		charge(meter, &tail, larger(tail.begun_ns, meter->covered_ns), end_ns, false, false,
-		       now_ns);
+		charge(meter, &tail, &span, now_ns);
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
 	become_idle(meter);
 }

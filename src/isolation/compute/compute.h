@@ -9,6 +9,9 @@
 
 enum { METER_EVENTS = 128, METER_PLACES = 8192 };
 
+/* What a call takes the driver that does not wait, or less. */
+#define METER_CALL_NS 10000u
+
 static inline uint64_t smaller(uint64_t one, uint64_t other)
 {
 	return one < other ? one : other;
@@ -41,6 +44,7 @@ struct work {
 	bool is_sure;   /* all of them are known */
 	bool is_sample; /* one launch, with an event right before it */
 	bool is_blank;  /* nothing between two events */
+	bool is_anchor; /* set while nothing was out: the card got there at once */
 };
 
 struct timed_event {
@@ -48,7 +52,7 @@ struct timed_event {
 	CUstream stream;
 	struct work work; /* since the event before */
 	uint64_t number;  /* of the context's, from 1 */
-	uint64_t set_ns;
+	uint64_t set_ns;  /* the driver had it */
 };
 
 /* A kind of launch. */
@@ -60,8 +64,10 @@ struct place {
 	uint32_t samples;  /* that the mean is of */
 	uint32_t all;      /* so many launches are sampled all */
 	uint32_t every, due;
-	uint32_t alike; /* samples in a row */
-	uint32_t heard; /* samples in all */
+	uint32_t alike;        /* samples in a row */
+	uint32_t heard;        /* samples in all */
+	uint32_t doubts, open; /* in all, and since one was proved */
+	uint64_t open_ns;
 };
 
 struct meter {
@@ -72,7 +78,7 @@ struct meter {
 	uint64_t reference_ns; /* when it was, by our clock */
 	uint64_t reference_number, events_ever;
 	uint64_t covered_ns; /* up to then the card's time is charged */
-	uint64_t launched_ns, recorded_ns, polled_ns, reaped_ns;
+	uint64_t launched_ns, recorded_ns, anchored_ns, polled_ns, reaped_ns;
 	uint64_t first_ns;  /* since when the first event is the first */
 	uint64_t kernel_ns; /* the last one was asked for */
 	uint64_t let_go_ns;
@@ -98,6 +104,9 @@ struct meter {
 	uint64_t event_ns; /* what an event takes; 0: not measured */
 	struct place places[METER_PLACES];
 };
+
+/* CUDA_LAUNCH_BLOCKING: the driver waits for each kernel before its launch returns. */
+bool meter_launches_wait(void);
 
 /* --- How long launches of a kind take: compute/estimate.c --- */
 
@@ -133,10 +142,14 @@ struct meter_wait {
 struct estimate estimate_of(const struct meter *meter, uint64_t what);
 /* One is launched: is it to be measured by itself, with an event on both sides? */
 bool estimate_wants_sample(struct meter *meter, uint64_t what);
-/* One took so long by itself. */
-void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns);
-/* One seems to have taken so long: the next are measured. */
-void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns);
+/*
+ * One took so long by itself, or less where `is_at_most`. Returns what it is believed to have
+ * taken, and those before it that were in doubt.
+ */
+uint64_t estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns, bool is_at_most);
+/* So much longer than known seems one to have taken, if no thread was late: the next are measured.
+ */
+void estimate_doubt(struct meter *meter, uint64_t what, uint64_t longer_ns);
 
 struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy);
 bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy);
@@ -187,7 +200,7 @@ struct meter *events_first(int card);
  * Puts the tail behind an event on the stream; where none can be set it stays the tail. The lock
  * is given up meanwhile. False: there is none.
  */
-bool events_set(struct meter *meter, CUstream stream, uint64_t now_ns);
+bool events_set(struct meter *meter, CUstream stream);
 /*
  * Was event `index` reached, and how long after the reference? False: not yet. The lock is given
  * up meanwhile; only for who has `is_polled`. `is_timed`: the time could be told.

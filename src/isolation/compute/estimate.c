@@ -24,6 +24,9 @@ enum { SURPRISE_TIMES = 4 };
 /* The mean is of about so many samples. */
 enum { MEAN_OF = 16 };
 
+/* With each doubt twice as many launches are measured, up to so many doublings. */
+enum { DOUBTS_MOST = 12 };
+
 /*
  * The first launches of a kind are all sampled, then fewer and fewer of them while samples agree
  * to a quarter. Longer ones always are: two events are nothing beside them.
@@ -132,14 +135,38 @@ bool estimate_wants_sample(struct meter *meter, uint64_t what)
 	return true;
 }
 
-void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns)
+static void doubt(struct place *place, uint64_t longer_ns)
 {
+	place->all = (uint32_t)larger(place->all, (uint64_t)MEAN_OF << place->doubts);
+	place->doubts += place->doubts < DOUBTS_MOST;
+	place->open++;
+	place->open_ns += longer_ns;
+}
+
+/* A long one is proved: so may those before it have been long that were in doubt. */
+static uint64_t proved_ns(struct place *place, uint64_t took_ns)
+{
+	const uint64_t most_ns = smaller(place->open_ns, place->open * took_ns);
+
+	place->open = 0;
+	place->open_ns = 0;
+	return most_ns;
+}
+
+uint64_t estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns, bool is_at_most)
+{
+	uint64_t proved = 0;
 	struct place *place = make_place(meter, what, took_ns);
 	const double off_ns = (double)took_ns - place->mean_ns;
 
 	if (place->samples && (double)took_ns > surprise_ns(place)) {
+		if (is_at_most) {
+			doubt(place, took_ns - (uint64_t)place->mean_ns);
+			return (uint64_t)place->mean_ns;
+		}
+		proved = proved_ns(place, took_ns);
 		place->steady = 0;
-		place->all = MEAN_OF;
+		place->all = (uint32_t)larger(place->all, MEAN_OF);
 	}
 	/* Not more seldom because it happens to be long or short just now. */
 	if (off_ns * off_ns > place->mean_ns * place->mean_ns / 16 + (double)ALIKE_NS * ALIKE_NS) {
@@ -154,15 +181,13 @@ void estimate_sample(struct meter *meter, uint64_t what, uint64_t took_ns)
 	place->worst_ns -= place->worst_ns / WORST_FADES;
 	if (took_ns > place->worst_ns)
 		place->worst_ns = took_ns;
+	return took_ns + proved;
 }
 
-void estimate_suspect(struct meter *meter, uint64_t what, uint64_t took_ns)
+void estimate_doubt(struct meter *meter, uint64_t what, uint64_t longer_ns)
 {
-	if (known_place(meter, what)) {
-		struct place *place = make_place(meter, what, took_ns);
-
-		place->worst_ns = larger(place->worst_ns, took_ns);
-	}
+	if (known_place(meter, what))
+		doubt(make_place(meter, what, longer_ns), longer_ns);
 }
 
 /* Until a copy of about that size was measured. */

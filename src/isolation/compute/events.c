@@ -2,6 +2,7 @@
 #include "compute/compute.h"
 
 #include "driver/stream.h"
+#include "driver/timer.h"
 #include "slice/killpoint.h"
 #include "slice/slice.h"
 
@@ -130,7 +131,7 @@ static void put_back(struct meter *meter, const struct work *work)
 	const struct work later = *tail;
 
 	*tail = *work;
-	tail->is_sample = tail->is_blank = false;
+	tail->is_sample = tail->is_blank = tail->is_anchor = false;
 	tail->launches += later.launches;
 	tail->mean_ns += later.mean_ns;
 	tail->copies_ns += later.copies_ns;
@@ -138,11 +139,11 @@ static void put_back(struct meter *meter, const struct work *work)
 	tail->is_sure = tail->is_sure && (!later.launches || later.is_sure);
 }
 
-bool events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
+bool events_set(struct meter *meter, CUstream stream)
 {
-	struct timed_event timed = {.stream = stream, .work = meter->tail, .set_ns = now_ns};
+	struct timed_event timed = {.stream = stream, .work = meter->tail};
 
-	meter->tail.is_sample = meter->tail.is_blank = false;
+	meter->tail.is_sample = meter->tail.is_blank = meter->tail.is_anchor = false;
 	/* One thread at a time: the list has a stream's events in the card's order. */
 	if (find_stream(meter->set_on, meter->setters, stream) < meter->setters ||
 	    meter->count + meter->setters == METER_EVENTS)
@@ -154,7 +155,12 @@ bool events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 	const CUcontext context = meter->context;
 
 	events_unlock(meter->card);
+	const uint64_t asked_ns = timer_now_ns();
 	const bool is_set = record(context, &timed.event, stream);
+
+	timed.set_ns = timer_now_ns();
+	/* Else the thread was not running, and nobody knows when. */
+	timed.work.is_anchor = timed.work.is_anchor && timed.set_ns - asked_ns < METER_CALL_NS;
 
 	PAUSEPOINT(event_set);
 	events_lock(meter->card);
@@ -163,10 +169,10 @@ bool events_set(struct meter *meter, CUstream stream, uint64_t now_ns)
 		meter->set_on[meter->setters];
 	if (is_set) {
 		if (!meter->count)
-			meter->first_ns = now_ns;
+			meter->first_ns = timed.set_ns;
 		timed.number = ++meter->events_ever;
 		meter->events[meter->count++] = timed;
-		meter->recorded_ns = now_ns;
+		meter->recorded_ns = timed.set_ns;
 	} else {
 		give_event(meter, timed.event);
 		put_back(meter, &timed.work);
@@ -205,13 +211,14 @@ void events_pass(struct meter *meter, uint32_t index, uint64_t end_ns, uint64_t 
 {
 	const CUevent event = meter->events[index].event;
 	const uint64_t number = meter->events[index].number;
+	const bool is_anchor = meter->events[index].work.is_anchor;
 
 	meter->count--;
 	memmove(&meter->events[index], &meter->events[index + 1],
 		(meter->count - index) * sizeof(meter->events[0]));
 	if (!index)
 		meter->first_ns = now_ns;
-	if (end_ns < meter->reference_ns) {
+	if (end_ns < meter->reference_ns && !is_anchor) {
 		give_event(meter, event);
 		return;
 	}

@@ -30,8 +30,8 @@ enum { TELL_LAUNCHES = 8 };
 
 #define POLL_EVERY_NS 200000u
 
-/* What a launch takes the driver, or less. */
-#define CALL_NS 10000u
+/* So far the clocks of host and card differ by no more than an event takes. */
+#define ANCHOR_EVERY_NS 2000000u
 
 /* Shorter than a thread sleeps at least. */
 #define SPIN_NS 60000u
@@ -143,7 +143,7 @@ static void await(struct meter *meter, struct meter_launch *launch)
 			break;
 		/* What is out would be measured together with our nap. */
 		if (meter->tail.launches && meter->stream == launch->stream)
-			(void)events_set(meter, launch->stream, launch->now_ns);
+			(void)events_set(meter, launch->stream);
 		waited_ns += nap_ns;
 		sleep_unlocked(meter->card, nap_ns);
 	}
@@ -188,16 +188,25 @@ void meter_await(CUstream stream)
 	scope_end(launch.there);
 }
 
-/* An event right before the launch, and at first two. */
-static void begin_sample(struct meter *meter, struct meter_launch *launch)
+/* The clocks of host and card are held together by events that the card gets to at once. */
+static bool is_anchor_due(const struct meter *meter, const struct meter_launch *launch)
 {
-	if (meter->count + 3 >= METER_EVENTS || !events_set(meter, launch->stream, launch->now_ns))
+	return !launch->is_copy && charge_is_idle(meter) &&
+	       launch->now_ns - meter->anchored_ns >= ANCHOR_EVERY_NS;
+}
+
+/* An event right before the launch. */
+static void begin_span(struct meter *meter, struct meter_launch *launch, bool is_sample)
+{
+	if (meter->count + 3 >= METER_EVENTS)
 		return;
-	if (meter->number < BLANK_LAUNCHES && !meter->tail.launches) {
-		meter->tail.is_blank = true;
-		(void)events_set(meter, launch->stream, launch->now_ns);
+	if (charge_is_idle(meter)) {
+		meter->tail.is_anchor = true;
+		meter->anchored_ns = launch->now_ns;
 	}
-	launch->is_sample = !meter->tail.launches;
+	if (!events_set(meter, launch->stream))
+		return;
+	launch->is_sample = is_sample && !meter->tail.launches;
 	launch->now_ns = timer_now_ns();
 }
 
@@ -221,8 +230,9 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 	put_out(meter, launch, 1);
 	meter->number++;
 	lease_tell(meter, launch->now_ns);
-	if (wants_sample)
-		begin_sample(meter, launch);
+	/* No sample by the clock: it would mostly be what comes behind a long one. */
+	if (wants_sample || is_anchor_due(meter, launch))
+		begin_span(meter, launch, wants_sample);
 }
 
 void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUstream stream)
@@ -241,8 +251,7 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	scope_end(launch->there);
 }
 
-/* CUDA_LAUNCH_BLOCKING: the driver waits for each kernel before its launch returns. */
-static bool launches_wait(void)
+bool meter_launches_wait(void)
 {
 	static atomic_int answer; /* 0: not asked, 1: yes, 2: no */
 
@@ -258,12 +267,11 @@ static bool launches_wait(void)
  * When an idle card has what was launched: as the driver's call ends, unless that has waited for it
  * (CUDA_LAUNCH_BLOCKING, a profiler): a call that took long may have, and of a sample it is asked.
  */
-static uint64_t begun_ns(const struct meter_launch *launch)
+static uint64_t begun_ns(const struct meter_launch *launch, uint64_t now_ns)
 {
 	if (launch->is_copy)
 		return launch->now_ns;
-	const uint64_t now_ns = timer_now_ns();
-	bool is_there = now_ns - launch->now_ns < CALL_NS && !launches_wait();
+	bool is_there = now_ns - launch->now_ns < METER_CALL_NS && !meter_launches_wait();
 
 	if (launch->is_sample && !is_there) {
 		const CUstreamCaptureMode mode = capture_exempt();
@@ -307,6 +315,15 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
 }
 
+/* At first two events behind a sample: while it runs, both are queued. */
+static void set_blank(struct meter *meter, const struct meter_launch *launch)
+{
+	if (!launch->is_sample || meter->number > BLANK_LAUNCHES || meter->tail.launches)
+		return;
+	meter->tail.is_blank = true;
+	(void)events_set(meter, launch->stream);
+}
+
 void meter_after(struct meter_launch *launch, CUresult result)
 {
 	struct meter *meter = launch->meter;
@@ -314,13 +331,16 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	if (!meter)
 		return;
 	scope_again(&launch->there);
-	const uint64_t begun = begun_ns(launch);
+	const uint64_t now_ns = timer_now_ns();
+	const uint64_t begun = begun_ns(launch, now_ns);
 
 	events_lock(meter->card);
 	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch, begun);
-		if (is_event_due(meter, launch))
-			(void)events_set(meter, launch->stream, launch->now_ns);
+		if (meter_launches_wait())
+			meter->tail.ended_ns = now_ns;
+		if (is_event_due(meter, launch) && events_set(meter, launch->stream))
+			set_blank(meter, launch);
 	} else {
 		put_out(meter, launch, -1);
 	}

@@ -1,4 +1,5 @@
 #include "clock.h"
+#include "driver.h"
 #include "settings.h"
 
 #include <errno.h>
@@ -9,7 +10,6 @@
 #define TIMER_SLACK_NS 50000ull
 #define DOZE_MOST_NS 5000000u
 /* Where time goes in steps. */
-#define STEP_LAUNCH_NS 2000u
 #define STEP_LEAST_NS 1000u
 
 static struct clock_area *area_of(struct gpusim_node *node)
@@ -158,12 +158,12 @@ void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
 								   : DOZE_MOST_NS);
 }
 
-void clock_pay_launch(struct gpusim_node *node)
+void clock_pay(enum gpusim_cost cost)
 {
-	if (!steps_is_member())
-		return;
-	steps_pay(&area_of(node)->steps, STEP_LAUNCH_NS);
-	show_step(node);
+	const uint64_t cost_ns = driver.node && steps_is_member() ? gpusim_cost(cost, NULL) : 0;
+
+	if (cost_ns)
+		step(driver.node, cost_ns);
 }
 
 static struct gpusim_node *ready_node(void)

@@ -11,6 +11,7 @@
 
 #include "cuda_api.h"
 
+#include "../costs.h"
 #include "../state.h"
 #include "steps.h"
 
@@ -44,9 +45,8 @@ uint64_t clock_speed_milli(struct gpusim_node *node);
  */
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns);
 
-/* A launch takes the host a while: time in steps would not know. Without locks of several
- * processes. */
-void clock_pay_launch(struct gpusim_node *node);
+/* What a call takes the host: time in steps would not know. Without locks of several processes. */
+void clock_pay(enum gpusim_cost cost);
 
 /*
  * For tests and for a library under test that wants its own timers to run on

@@ -79,8 +79,7 @@ CUresult driver_enter(struct context **context)
 
 CUresult driver_enter_launch(struct context **context)
 {
-	if (driver.node)
-		clock_pay_launch(driver.node);
+	clock_pay(COST_LAUNCH_NS);
 	return driver_enter(context);
 }
 

@@ -62,6 +62,7 @@ static void set_costs(struct engine *engine)
 	engine_get_costs(engine, &costs);
 	set_cost(&costs.event_ns, COST_EVENT_NS);
 	set_cost(&costs.event_behind_ns, COST_EVENT_BEHIND_NS);
+	set_cost(&costs.submit_ns, COST_SUBMIT_NS);
 	set_cost(&costs.change_ns, COST_CHANGE_NS);
 	set_cost(&costs.jitter_permille, COST_JITTER_PERMILLE);
 	set_cost(&costs.clock_permille, COST_CLOCK_PERMILLE);

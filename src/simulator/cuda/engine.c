@@ -199,6 +199,8 @@ bool engine_push(struct engine *engine, int stream, struct engine_item item, uin
 		if (number)
 			*number = item.number;
 	}
+	if (item.kind == ENGINE_KERNEL || item.kind == ENGINE_COPY || item.kind == ENGINE_MARKER)
+		item.there_ns = now_ns + engine->costs.submit_ns;
 	if (fits && (item.kind == ENGINE_KERNEL || item.kind == ENGINE_COPY))
 		target->is_copying = item.kind == ENGINE_COPY;
 	if (fits && item.kind == ENGINE_KERNEL)
@@ -237,7 +239,7 @@ bool engine_pop_host(struct engine *engine, int stream, uint64_t now_ns,
 
 struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_ns)
 {
-	const struct engine_stream *target = &engine->streams[stream];
+	struct engine_stream *target = &engine->streams[stream];
 	struct engine_view view = {0};
 
 	engine_lock(engine);
@@ -251,6 +253,8 @@ struct engine_view engine_look(struct engine *engine, int stream, uint64_t now_n
 		    item->kind == ENGINE_MARKER)
 			view.left_ns += item->amount >> ENGINE_FRACTION;
 	}
+	if (view.queued)
+		view.left_ns += engine_until_there(engine, engine_head(target));
 	if (view.left_ns)
 		view.left_ns += engine_until_turn(engine, target->tenant) >> ENGINE_FRACTION;
 	if (view.queued)

@@ -25,7 +25,7 @@
 #include <stdint.h>
 
 enum {
-	ENGINE_LAYOUT = 5,
+	ENGINE_LAYOUT = 6,
 	ENGINE_TENANTS = 1024, /* GPUSIM_PROCESSES */
 	ENGINE_STREAMS = 1024, /* with work or open, on one card */
 	ENGINE_ITEMS = 64,     /* queued in one stream, then the caller waits */
@@ -56,13 +56,14 @@ enum engine_kind {
 };
 
 struct engine_item {
-	uint32_t kind;
+	uint16_t kind;
+	uint16_t is_programmatic; /* a kernel that may begin before the one in front of it ends */
 	uint32_t launches;
 	uint64_t amount; /* ns when pushed, 2^-10 ns in the ring */
 	uint64_t number;
+	uint64_t there_ns; /* the card has it from then on */
 	uint32_t other;
-	uint32_t generation;      /* of the other stream, which may have ended since */
-	uint32_t is_programmatic; /* a kernel that may begin before the one in front of it ends */
+	uint32_t generation; /* of the other stream, which may have ended since */
 };
 
 struct engine_stream {
@@ -101,6 +102,7 @@ struct engine_turn {
 struct engine_costs {
 	uint64_t event_ns;             /* of a stream's time, for an event */
 	uint64_t event_behind_ns;      /* and more right behind a queued kernel */
+	uint64_t submit_ns;            /* from the host's call until the card has it */
 	uint64_t change_ns;            /* until another process is on the card */
 	uint64_t jitter_permille;      /* by how much a kernel's time differs, to both sides */
 	uint64_t clock_permille;       /* by how much longer it is on a card that is busy */
@@ -195,6 +197,8 @@ bool engine_take_turns(struct engine *engine);
 uint64_t engine_divisor(const struct engine *engine, const struct engine_stream *stream);
 /* The same of a copy. */
 uint64_t engine_copy_divisor(const struct engine *engine, const struct engine_item *copy);
+/* Nanoseconds until the card has it. */
+uint64_t engine_until_there(const struct engine *engine, const struct engine_item *item);
 /* Time until the first turn ends, at most `limit`. */
 uint64_t engine_turns_end(const struct engine *engine, uint64_t limit);
 void engine_spend_turns(struct engine *engine, uint64_t step);

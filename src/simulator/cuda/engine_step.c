@@ -17,7 +17,7 @@ static bool settle_stream(struct engine *engine, struct engine_stream *stream)
 	bool moved = false;
 
 	for (struct engine_item *item; (item = engine_head(stream)); stream->head++, moved = true) {
-		if (item->kind == ENGINE_HOST ||
+		if (item->kind == ENGINE_HOST || engine_until_there(engine, item) ||
 		    (item->kind == ENGINE_WAIT && !is_over(engine, item)))
 			break;
 		if ((item->kind == ENGINE_KERNEL || item->kind == ENGINE_COPY ||
@@ -54,6 +54,8 @@ static uint64_t divisor(const struct engine *engine, struct engine_stream *strea
 {
 	const struct engine_item *head = engine_head(stream);
 
+	if (engine_until_there(engine, head))
+		return 0;
 	switch (head->kind) {
 	case ENGINE_MARKER:
 		return head->other ? ENGINE_ALONE : engine_divisor(engine, stream);
@@ -80,7 +82,10 @@ static uint64_t next_end(struct engine *engine, uint64_t limit)
 		struct engine_stream *stream = &engine->streams[engine->active[i]];
 		uint64_t slower = divisor(engine, stream);
 		uint64_t left = engine_head(stream)->amount;
+		uint64_t wait = engine_until_there(engine, engine_head(stream)) << ENGINE_FRACTION;
 
+		if (wait && wait < limit)
+			limit = wait;
 		if (slower && scaled(left, slower, ENGINE_ALONE) < limit)
 			limit = scaled(left, slower, ENGINE_ALONE);
 	}

@@ -8,6 +8,11 @@ struct engine_item *engine_head(struct engine_stream *stream)
 	return stream->head == stream->tail ? NULL : &stream->items[stream->head % ENGINE_ITEMS];
 }
 
+uint64_t engine_until_there(const struct engine *engine, const struct engine_item *item)
+{
+	return item->there_ns > engine->now_ns ? item->there_ns - engine->now_ns : 0;
+}
+
 static uint64_t timeslice(const struct engine *engine)
 {
 	return engine->timeslice_ns << ENGINE_FRACTION;
@@ -24,7 +29,7 @@ static bool has_kernel(struct engine *engine, uint32_t active)
 
 	/* Events that cost something are done by the card too; those behind a copy by its engine.
 	 */
-	return head &&
+	return head && !engine_until_there(engine, head) &&
 	       (head->kind == ENGINE_KERNEL || (head->kind == ENGINE_MARKER && !head->other));
 }
 
@@ -43,7 +48,7 @@ static bool count_kernels(struct engine *engine)
 		const struct engine_item *head = engine_head(stream);
 
 		engine->tenants[stream->tenant].runnable = 0;
-		if (head && head->kind == ENGINE_COPY)
+		if (head && head->kind == ENGINE_COPY && !engine_until_there(engine, head))
 			engine->copying[head->other % ENGINE_BUSES]++;
 	}
 	for (uint32_t i = 0; i < engine->active_count; i++) {

@@ -1,10 +1,13 @@
 #include "event.h"
 
 #include "capture.h"
+#include "clock.h"
 #include "ledger.h"
 #include "pool.h"
+#include "settings.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static struct event *events;
 
@@ -132,8 +135,10 @@ static CUresult record(CUevent handle, CUstream stream_handle, enum default_stre
 {
 	struct context *context;
 	struct stream *stream;
-	CUresult result = driver_enter(&context);
+	CUresult result;
 
+	clock_pay(COST_RECORD_NS);
+	result = driver_enter(&context);
 	if (result != CUDA_SUCCESS)
 		return result;
 	struct event *event = event_of(handle);
@@ -208,6 +213,27 @@ CUresult cuEventSynchronize(CUevent handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
+/* Parts in a million by which a card's clock counts more: of its own sign each, unless one is set.
+ */
+static double drift_ppm(const struct device *device)
+{
+	const char *uuid = device_card(device)->uuid, *text = setting("GPU_SIMULATOR_DRIFT_PPM");
+	const double ppm = (double)gpusim_cost(COST_DRIFT_PPM, NULL);
+
+	if (text && *text)
+		return strtod(text, NULL);
+	return uuid[strlen(uuid) - 1] % 2 ? ppm : -ppm;
+}
+
+/* When an event was reached, by the card's clock. */
+static double card_ns(const struct event *event)
+{
+	const double tick_ns = (double)gpusim_cost(COST_TICK_NS, NULL);
+	const double ns = (double)event->time_ns * (1 + drift_ppm(event->context->device) / 1e6);
+
+	return tick_ns > 0 ? (double)(int64_t)(ns / tick_ns) * tick_ns : ns;
+}
+
 static CUresult elapsed(float *milliseconds, CUevent first, CUevent second)
 {
 	uint64_t left_ns;
@@ -226,7 +252,7 @@ static CUresult elapsed(float *milliseconds, CUevent first, CUevent second)
 		return driver_leave(CUDA_ERROR_NOT_READY);
 	if (!start->time_ns || !end->time_ns)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
-	*milliseconds = (float)(((double)end->time_ns - (double)start->time_ns) / 1e6);
+	*milliseconds = (float)((card_ns(end) - card_ns(start)) / 1e6);
 	return driver_leave(CUDA_SUCCESS);
 }
 

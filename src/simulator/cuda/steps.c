@@ -1,5 +1,7 @@
 #include "steps.h"
 
+#include "../costs.h"
+
 #include <errno.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -7,12 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Calls are paid for together: a turn for each would take a real wakeup. */
-#define PAY_FROM_NS 10000u
 #define LOOK_AFTER_NS 200000000
+/* As the kernel throttles a cgroup. */
+#define PERIOD_NS 100000000u
 
 static __thread int own = -1; /* this thread's place */
-static __thread uint64_t owed_ns;
 
 void steps_lay_out(struct steps *steps)
 {
@@ -54,10 +55,11 @@ bool steps_is_member(void)
 	return own >= 0;
 }
 
-static void wake(struct steps_member *member)
+static void wake(struct steps *steps, struct steps_member *member)
 {
 	__atomic_store_n(&member->is_waiting, 0, __ATOMIC_RELEASE);
-	syscall(SYS_futex, &member->is_waiting, FUTEX_WAKE, 1, NULL, NULL, 0);
+	if (own < 0 || member != &steps->members[own])
+		syscall(SYS_futex, &member->is_waiting, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 /* Moves the clock when nobody runs: to the first end of a wait. With the lock. */
@@ -85,7 +87,7 @@ static void turn(struct steps *steps)
 		struct steps_member *member = &steps->members[i];
 
 		if (member->pid && member->until_ns <= steps->now_ns)
-			wake(member);
+			wake(steps, member);
 	}
 }
 
@@ -127,24 +129,28 @@ uint64_t steps_lateness_ns(uint64_t mean_ns)
 	return mean_ns / 2 + (seed >> 33) % mean_ns;
 }
 
+/* A process that may compute only in the first part of each 100 ms goes on when the next begin. */
+static uint64_t past_the_stop_ns(uint64_t until_ns)
+{
+	static uint64_t stopped_ns = UINT64_MAX;
+
+	if (stopped_ns == UINT64_MAX)
+		stopped_ns = gpusim_cost(COST_STOPPED_MS, NULL) * 1000000;
+	const uint64_t left_ns = PERIOD_NS - until_ns % PERIOD_NS;
+
+	return left_ns <= stopped_ns ? until_ns + left_ns : until_ns;
+}
+
 void steps_wait(struct steps *steps, uint64_t duration_ns)
 {
 	struct steps_member *member = &steps->members[own];
 
 	lock(steps);
-	member->until_ns = steps->now_ns + owed_ns + duration_ns;
-	owed_ns = 0;
+	member->until_ns = past_the_stop_ns(steps->now_ns + duration_ns);
 	member->is_waiting = 1;
 	turn(steps);
 	unlock(steps);
 	await_turn(steps, member);
-}
-
-void steps_pay(struct steps *steps, uint64_t duration_ns)
-{
-	owed_ns += duration_ns;
-	if (owed_ns >= PAY_FROM_NS)
-		steps_wait(steps, 0);
 }
 
 static unsigned count_members(const struct steps *steps)
@@ -171,7 +177,6 @@ static void enrol(struct steps *steps, uint32_t count, uint64_t now_ns)
 	while (member->pid)
 		member++;
 	own = (int)(member - steps->members);
-	owed_ns = 0;
 	*member =
 		(struct steps_member){.pid = getpid(), .is_waiting = 1, .until_ns = steps->now_ns};
 	if (count_members(steps) >= steps->wanted)

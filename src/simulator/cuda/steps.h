@@ -3,7 +3,7 @@
  *
  * Threads that step together share a clock that stands still while any of them
  * runs and moves to the next end of a wait when all of them wait. So what they
- * compute costs no time but what steps_pay() says, and a run is the same on an
+ * compute costs no time but what clock_pay() says, and a run is the same on an
  * idle machine and on a loaded one. Threads that do not take part see that
  * clock and wait in real time for it.
  */
@@ -48,9 +48,6 @@ bool steps_is_member(void);
 void steps_wait(struct steps *steps, uint64_t duration_ns);
 /* By how much a thread wakes late: half to one and a half of the mean, the same in each run. */
 uint64_t steps_lateness_ns(uint64_t mean_ns);
-/* What a call costs; waited for when it has become something. Not under a lock of several
- * processes. */
-void steps_pay(struct steps *steps, uint64_t duration_ns);
 
 /* Returns when `count` threads of any processes have called it; `now_ns`: the clock so far. */
 bool steps_join(struct steps *steps, uint32_t count, uint64_t now_ns);

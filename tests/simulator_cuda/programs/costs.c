@@ -2,13 +2,17 @@
  * What the settings of costs say that calls take. Prints one number.
  *
  *	costs event     nanoseconds between two events around a kernel of 10 us
- *	costs loading   1 if nothing is at work when the first launch of a
- *module has returned costs queue     1 if another thread's call had to wait for
- *one that waited for room
+ *	costs launch    nanoseconds of a launch, in stepped time; so for a
+ *record, and for what a kernel of 10 us takes from the end of its launch on
+ *(costs submit) costs stand     nanoseconds after which a thread goes on that
+ *waits for 20 ms at 30 of 100 ms costs loading   1 if nothing is at work when
+ *the first launch of a module has returned costs queue     1 if another
+ *thread's call had to wait for one that waited for room
  */
 #include <cuda.h>
 
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +106,36 @@ static void *ask(void *answered)
 	return NULL;
 }
 
+int gpusim_step_together(unsigned count);
+void gpusim_step_apart(void);
+void gpusim_spin_ns(uint64_t ns);
+uint64_t gpusim_now_ns(void);
+
+static long in_steps(const char *what)
+{
+	CUfunction measured = kernel_of("spin_10");
+	CUevent end;
+	uint64_t times[3];
+
+	OK(cuEventCreate(&end, 0));
+	launch(measured);
+	OK(cuCtxSynchronize());
+	gpusim_step_together(1);
+	gpusim_spin_ns(130000000 - gpusim_now_ns() % 100000000);
+	times[0] = gpusim_now_ns();
+	if (!strcmp(what, "stand"))
+		gpusim_spin_ns(20000000);
+	else if (!strcmp(what, "record"))
+		OK(cuEventRecord(end, NULL));
+	else
+		launch(measured);
+	times[1] = gpusim_now_ns();
+	OK(cuCtxSynchronize());
+	times[2] = gpusim_now_ns();
+	gpusim_step_apart();
+	return (long)(!strcmp(what, "submit") ? times[2] - times[1] : times[1] - times[0]);
+}
+
 static long queue(void)
 {
 	static volatile int answered;
@@ -123,14 +157,15 @@ int main(int count, char **words)
 	long (*way)(void) = count < 2                      ? NULL
 			    : !strcmp(words[1], "event")   ? event
 			    : !strcmp(words[1], "loading") ? loading
-							   : queue;
+			    : !strcmp(words[1], "queue")   ? queue
+							   : NULL;
 
-	if (!way)
+	if (count < 2)
 		return 2;
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
-	printf("%ld\n", way());
+	printf("%ld\n", way ? way() : in_steps(words[1]));
 	fflush(stdout);
 	_exit(0);
 }

@@ -22,7 +22,7 @@ STEPPING = "libgpuslice-testing.so"  # whose timers run on the simulated clock
 CARD_TURN_US = 2090  # how long a process is on a card at a time, as measured on an H100
 SHORT_TURN_US = 1024  # the other setting
 BESIDE_POINTS = 3.0  # beside neighbours in turns
-BESIDE_OF_SHARE = 0.9
+BESIDE_OF_SHARE = 0.88  # what waits for each of its kernels leaves the card some microseconds
 FULL_POINTS = 4.0  # where caps fill the card: changes of process take 2 to 4 % of it
 
 
