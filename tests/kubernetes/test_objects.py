@@ -90,7 +90,7 @@ async def test_of_a_nodes_taints_only_the_startup_taint_is_removed() -> None:
 
 
 async def test_a_startup_taint_is_removed_once_in_a_nodes_life() -> None:
-    """Who sets it again has a reason."""
+    """Who sets it again has a reason; the next agent knows it too."""
     async with running() as (server, api):
         await server.put(NODE, {"metadata": {"name": "n1"}, "spec": {"taints": [STARTUP]}})
         watch = NodeWatch(api, "n1")
@@ -103,9 +103,11 @@ async def test_a_startup_taint_is_removed_once_in_a_nodes_life() -> None:
             assert told == {"gpu-device-plugin/startup-taint-removed": "up"}
             server.patch(NODE, {"spec": {"taints": [STARTUP]}})
             await until(lambda: watch.view and watch.view.taints)
-            wanted.remove_taint("up")
-            wanted.put(labels={"a": "1"})
-            await until(lambda: labels(server) == {"a": "1"})
+            after_restart = NodeMetadata(api, "n1", lambda: watch.view)
+            after_restart.remove_taint("up")
+            after_restart.put(labels={"a": "1"})
+            async with working(after_restart.run):
+                await until(lambda: labels(server) == {"a": "1"})
         assert server.objects[NODE]["spec"]["taints"] == [STARTUP]
 
 
