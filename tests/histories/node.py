@@ -38,7 +38,7 @@ from gpu_device_plugin.agent.run_agent import run_agent
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
-from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import GpuPluginError
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
@@ -126,7 +126,7 @@ class Node:
         self.disturbed_until = 0.0
         self.past, self.explored, self.refusals = Past(), Explored(), Refusals(self)
         configuration = nvidia_configuration(self.paths())
-        self.schemes = Schemes(*default_schemes(lambda: configuration))
+        self.schemes = Schemes(lambda: configuration)
         self._troubles: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
         self._agents: list[Process] = []
         self.pods.on_rejected, machine.on_log = self.refusals.note, self.refusals.heard

@@ -12,10 +12,9 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+from tests.agent.test_both_kinds import WHOLE_CARD, switching
 from tests.agent.test_requests import allocate
-from tests.agent.test_second_scheme import switching
 from tests.agent.test_slow_disk import stuck
-from tests.agent.whole_cards import WHOLE_CARD
 from tests.held import fraction
 from tests.hostile.work import lines_run
 from tools.harness.rig import MEM, Rig, command, running_rig, slice_of, until

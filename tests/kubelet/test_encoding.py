@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.fractions.units import Resource, unit_ids, units_o
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.configuration import Configuration
-from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import encode_list
 
@@ -90,7 +90,7 @@ def test_whole_cards_are_listed_with_their_numa_node() -> None:
         for each, node in zip(map(card, range(4)), nodes, strict=True)
     )
     state = NodeState("n1", mode=NodeMode.DEFAULT, cards=cards)
-    (pool,) = Schemes(*default_schemes(Configuration)).pools(state)
+    (pool,) = Schemes(Configuration).pools(state)
     expected = pb.ListAndWatchResponse()
     for each, node in zip(cards, nodes, strict=True):
         device = expected.devices.add(ID=each.uuid, health="Healthy")

@@ -27,7 +27,6 @@ from gpu_device_plugin.domain.cards.nvml_reports import DriverChanged
 from gpu_device_plugin.domain.grants.card_numbers import known_numbers
 from gpu_device_plugin.domain.node.modes import SETTINGS_LABEL
 from gpu_device_plugin.domain.node.other_plugins import OtherPlugins
-from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import storage_errors
 from gpu_device_plugin.settings.agent_settings import Settings
 from gpu_device_plugin.web.http_server import WebServer
@@ -46,19 +45,12 @@ _log = structlog.get_logger("agent")
 class Agent:
     """One node's agent."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        edges: Edges | None = None,
-        schemes: Schemes | None = None,
-        *,
-        chosen: str = "",
-    ) -> None:
+    def __init__(self, settings: Settings, edges: Edges | None = None, *, chosen: str = "") -> None:
         self._settings = settings
         self._chosen = chosen
         self._stop = asyncio.Event()
         self._exit_code = 0
-        self._wiring = Wiring(settings, edges, schemes, on_driver_changed=self._driver_changed)
+        self._wiring = Wiring(settings, edges, on_driver_changed=self._driver_changed)
         self._checks = node_checks(self._wiring)
         if settings.node_settings_dir:
             self._wiring.signals.node_changed.subscribe(self._follow_settings)
@@ -282,14 +274,8 @@ def _allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _OPEN_FILES)), hard))
 
 
-async def run_agent(
-    settings: Settings,
-    edges: Edges | None = None,
-    schemes: Schemes | None = None,
-    *,
-    chosen: str = "",
-) -> int:
+async def run_agent(settings: Settings, edges: Edges | None = None, *, chosen: str = "") -> int:
     """Run an agent in this process; see `Agent.run`. `chosen` is the label that chose settings."""
     with storage_errors("made"):
         Path(settings.run_dir).mkdir(parents=True, exist_ok=True)
-    return await Agent(settings, edges, schemes, chosen=chosen).run()
+    return await Agent(settings, edges, chosen=chosen).run()

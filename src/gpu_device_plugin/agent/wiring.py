@@ -60,7 +60,7 @@ from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, Pool
-from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes, merge
+from gpu_device_plugin.domain.scheme_registry import Schemes, merge
 from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings, configuration_at_start
@@ -75,7 +75,6 @@ class Wiring:
         self,
         settings: Settings,
         edges: Edges | None = None,
-        schemes: Schemes | None = None,
         *,
         on_driver_changed: Callable[[DriverChanged], None] = lambda _: None,
         kernel: SelinuxKernel | None = None,
@@ -84,9 +83,7 @@ class Wiring:
         self.node_store = NodeStore(first_state(settings))
         self.in_force = in_force = InForce(configuration_at_start(settings))
         self.live = LiveLedger()
-        self.schemes = schemes or Schemes(
-            *default_schemes(lambda: in_force.current, lambda: self.live.shown.grants.values())
-        )
+        self.schemes = Schemes(lambda: in_force.current, lambda: self.live.shown.grants.values())
         self.edges = edges or real_edges(settings, self.schemes.resources)
         self.kernel = kernel or SelinuxKernel()
         self.metrics = AgentMetrics(__version__)

@@ -2,21 +2,15 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.fractions.units import Resource, foreign_ids
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import (
-    GrantedIn,
-    Layout,
-    Scheme,
-    WeChooseDevices,
-)
+from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Layout, Scheme
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, is_whole
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodKey, PodRequest
 from gpu_device_plugin.domain.node.state import NodeState, Pool
@@ -94,24 +88,6 @@ EVERYTHING = Scope()
 WITHDRAWING = frozenset({"OtherPlugin", "DeviceListTooLong", "ConfigurationMissing"})
 
 
-Owner: TypeAlias = Callable[[Card, NodeState], int]
-"""Place of the scheme, among those of the node, that serves a card in this state."""
-
-
-def default_schemes(
-    configuration: Callable[[], Configuration] | None = None,
-    held: Callable[[], Iterable[Grant]] = lambda: (),
-) -> tuple[tuple[Scheme, ...], Owner]:
-    """The schemes of this release, and which of them serves a card: the place to register one.
-
-    NVIDIA's configuration and what pods hold are asked at each call; None for fractions alone.
-    """
-    if configuration is None:
-        return (AliyunScheme(),), lambda _card, _state: 0
-    schemes: tuple[Scheme, ...] = (AliyunScheme(), NvidiaScheme(configuration, held))
-    return schemes, lambda card, state: int(is_whole(state.mode) or card.hardware.is_mig)
-
-
 class _Names(Collection[str]):
     """The resources of the schemes as they are now: a configuration may bring more."""
 
@@ -129,31 +105,39 @@ class _Names(Collection[str]):
 
 
 class Schemes:
-    """Schemes on disjoint cards, by default those of this release; the first takes what belongs to none."""
+    """The two kinds of resources of a node: fractions, which we choose, and NVIDIA's whole devices, which the kubelet chooses.
 
-    def __init__(self, schemes: Sequence[Scheme] | None = None, owner: Owner | None = None) -> None:
-        of_this_release, by_default = default_schemes()
-        self.all = of_this_release if schemes is None else tuple(schemes)
-        self.deciders = tuple(each for each in self.all if isinstance(each, WeChooseDevices))
-        self.recorders = tuple(each for each in self.all if isinstance(each, KubeletChoosesDevices))
-        self._owner = owner or by_default
+    Attributes:
+        fractions: Takes what belongs to none.
+        nvidia: None where nobody gives a configuration, as for counting fractions alone.
+        all: Both.
+        resources: Every resource that this node may ever offer, and no other plugin's; it grows.
+    """
+
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration] | None = None,
+        held: Callable[[], Iterable[Grant]] = lambda: (),
+    ) -> None:
+        """NVIDIA's configuration and what pods hold are asked at each call."""
+        self.fractions = AliyunScheme()
+        self.nvidia = NvidiaScheme(configuration, held) if configuration else None
+        self.recorders: tuple[NvidiaScheme, ...] = (self.nvidia,) if self.nvidia else ()
+        self.all: tuple[Scheme, ...] = (self.fractions, *self.recorders)
         self._views: dict[Scheme, tuple[NodeState, NodeState]] = {}
         self.resources: Collection[str] = _Names(self.all)
-        """Every resource that this node may ever offer, and no other plugin's; it grows."""
 
     def of(self, resource: str) -> Scheme:
-        return next((each for each in self.all if resource in each.resources), self.all[0])
+        return next((each for each in self.all if resource in each.resources), self.fractions)
 
     def of_grant(self, grant: Grant) -> Scheme:
         return self.of(next(iter(grant.units), ""))
 
-    def decider(self, grant: Grant) -> WeChooseDevices | None:
-        scheme = self.of_grant(grant)
-        return scheme if isinstance(scheme, WeChooseDevices) else None
+    def decider(self, grant: Grant) -> AliyunScheme | None:
+        return self.fractions if self.of_grant(grant) is self.fractions else None
 
-    def recorder(self, resource: str) -> KubeletChoosesDevices | None:
-        scheme = self.of(resource)
-        return scheme if isinstance(scheme, KubeletChoosesDevices) else None
+    def recorder(self, resource: str) -> NvidiaScheme | None:
+        return self.nvidia if self.of(resource) is self.nvidia else None
 
     def scope(self, scheme: Scheme) -> Scope:
         return Scope(None if len(self.all) == 1 else frozenset(scheme.resources))
@@ -165,13 +149,15 @@ class Schemes:
         of, view = self._views.get(scheme, (None, state))
         if of is state:  # each of the kubelet's calls asks several times
             return view
-        mine = tuple(c for c in state.cards if self.all[self._owner(c, state)] is scheme)
+        is_nvidia = scheme is self.nvidia
+        whole = is_whole(state.mode)
+        mine = tuple(c for c in state.cards if (whole or c.hardware.is_mig) is is_nvidia)
         view = replace(state, cards=mine, other_cards=len(state.cards) - len(mine))
         self._views[scheme] = state, view
         return view
 
     def views(self, schemes: Iterable[S], state: NodeState) -> list[SchemeView[S]]:
-        """Each of these schemes (`all`, `deciders` or `recorders`) with its view of the node."""
+        """Each of these schemes (`all` or `recorders`) with its view of the node."""
         return [SchemeView(scheme, self.view(scheme, state)) for scheme in schemes]
 
     def find_serving(self, resource: str, state: NodeState) -> SchemeView[Scheme]:
@@ -185,19 +171,11 @@ class Schemes:
             )
         return SchemeView(scheme, view)
 
-    def find_deciding(self, resource: str, state: NodeState) -> SchemeView[WeChooseDevices]:
-        """As `find_serving`, for a resource whose scheme chooses the devices itself."""
-        scheme, view = self.find_serving(resource, state)
-        assert isinstance(scheme, WeChooseDevices)  # noqa: S101 - one that records has its own calls
-        return SchemeView(scheme, view)
-
-    def find_reserving(self, state: NodeState) -> SchemeView[WeChooseDevices]:
-        """The scheme that decides on this node, and its view of it; RequestError if none does."""
-        for found in self.views(self.deciders, state):
-            if any(
-                found.scheme.serves(resource, found.view) for resource in found.scheme.resources
-            ):
-                return found
+    def find_reserving(self, state: NodeState) -> SchemeView[AliyunScheme]:
+        """The fractions and their view of the node; RequestError where none are served now."""
+        view = self.view(self.fractions, state)
+        if any(self.fractions.serves(resource, view) for resource in self.fractions.resources):
+            return SchemeView(self.fractions, view)
         raise RequestError(
             f"node {state.node} (mode {state.mode}) divides no cards; use another node",
             reason="NotServed",
@@ -216,8 +194,7 @@ class Schemes:
 
     def check_size(self, state: NodeState) -> None:
         """Raise ConfigError if the kubelet could not receive a device list of this node."""
-        for scheme, view in self.views(self.deciders, state):
-            scheme.check_size(view)
+        self.fractions.check_size(self.view(self.fractions, state))
 
     def offers(self, state: NodeState) -> bool:
         views = self.views(self.all, state)
@@ -234,7 +211,7 @@ class Schemes:
 
     def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
         """The numbers of the cards that these units lie on, where their ids tell."""
-        return frozenset().union(*(each.card_numbers(ids) for each in self.deciders))
+        return self.fractions.card_numbers(ids)
 
     def container_of(self, grant: Grant, spec: PodRequest | None) -> str:
         """Name of the container that holds a grant; of a claim the one that asked, else the claim."""

@@ -23,7 +23,7 @@ from gpu_device_plugin.domain.nvidia.configuration import (
     Sharing,
     SharingKind,
 )
-from gpu_device_plugin.domain.scheme_registry import Schemes, default_schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import RequestError
 
 SEVENTH = "nvidia.com/mig-1g.5gb"
@@ -39,7 +39,7 @@ def node(mode: NodeMode, cards: Sequence[Card]) -> NodeState:
 
 
 def schemes(configuration: Configuration) -> Schemes:
-    return Schemes(*default_schemes(lambda: configuration))
+    return Schemes(lambda: configuration)
 
 
 @pytest.mark.parametrize(

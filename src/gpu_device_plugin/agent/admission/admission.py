@@ -13,11 +13,12 @@ from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.call_state import Pending
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant, WeChooseDevices
+from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant
 from gpu_device_plugin.domain.node.memory_enforcer import (
     EnforcerChoice,
     MemoryEnforcer,
@@ -98,7 +99,7 @@ class Admission:
                 self.recorder.released(grant)
 
     async def grant(
-        self, pending: Pending, call: Call, scheme: WeChooseDevices, view: NodeState
+        self, pending: Pending, call: Call, scheme: AliyunScheme, view: NodeState
     ) -> Grant:
         """The container's grant, now holding the call's units as well."""
         known = self.ledger_store.ledger.grants.get(pending.slice_id)
@@ -132,9 +133,7 @@ class Admission:
         isolated = state.isolates and not (wants_none and state.honors_disable)
         return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self.wall_seconds(), isolated)
 
-    def _find_superseded(
-        self, grant: Grant, ids: frozenset[str], scheme: WeChooseDevices
-    ) -> set[str]:
+    def _find_superseded(self, grant: Grant, ids: frozenset[str], scheme: AliyunScheme) -> set[str]:
         """Grants that end with this one.
 
         Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;

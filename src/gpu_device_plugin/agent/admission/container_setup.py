@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
 from gpu_device_plugin.disk.device_nodes import read_mig_minors
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, HOOK, LIMIT_VARIABLE, limit_device
 from gpu_device_plugin.domain.grants.container_edits import (
@@ -19,10 +20,9 @@ from gpu_device_plugin.domain.grants.container_edits import (
     limits_text,
 )
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
-from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.memory_enforcer import LimitBy, MemoryEnforcer
 from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.errors import NodeError
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -70,7 +70,7 @@ class ContainerSetup:
         enforcer = MemoryEnforcer.DRIVER if is_driver else MemoryEnforcer.LIBRARY
         return replace(grant, memory_enforcer=enforcer)
 
-    def edits(self, scheme: WeChooseDevices, grant: Grant, state: NodeState) -> ContainerEdits:
+    def edits(self, scheme: AliyunScheme, grant: Grant, state: NodeState) -> ContainerEdits:
         cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
         if len(cards) != len(grant.devices):
             raise NodeError(
@@ -84,9 +84,7 @@ class ContainerSetup:
             return edits
         return replace(edits, cdi_names=(*edits.cdi_names, f"{CDI_KIND}={grant.slice_id}"))
 
-    def edits_of_chosen(
-        self, scheme: KubeletChoosesDevices, call: Call, state: NodeState
-    ) -> ContainerEdits:
+    def edits_of_chosen(self, scheme: NvidiaScheme, call: Call, state: NodeState) -> ContainerEdits:
         paths = replace(
             self._paths(""), control_devices=self._existing_nodes(), mig_minors=read_mig_minors()
         )

@@ -13,7 +13,6 @@ import structlog
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.grants.caller import Call, Specs
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import is_over
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
@@ -23,6 +22,7 @@ from gpu_device_plugin.domain.grants.snapshot_comparison import (
 )
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import DoesNotFitError, KubeletError
 
@@ -92,9 +92,7 @@ class HolderCheck:
         specs = self.specs()
         return bool(specs) and is_over(pod, specs)
 
-    def held_otherwise(
-        self, scheme: KubeletChoosesDevices, view: NodeState
-    ) -> Mapping[str, PodRef]:
+    def held_otherwise(self, scheme: NvidiaScheme, view: NodeState) -> Mapping[str, PodRef]:
         """Offered units -> a living pod that has their card under an earlier configuration.
 
         As far as the ledger may lack it, also after a pass whose List was short. PodResources may be
@@ -109,9 +107,7 @@ class HolderCheck:
         living = [each for each in entries if not self._has_ended(pods[each.pod_uid])]
         return {unit: pods[uid] for unit, uid in scheme.held_otherwise(living, view).items()}
 
-    def check_held_otherwise(
-        self, call: Call, scheme: KubeletChoosesDevices, view: NodeState
-    ) -> None:
+    def check_held_otherwise(self, call: Call, scheme: NvidiaScheme, view: NodeState) -> None:
         """DoesNotFitError if the kubelet has chosen any of `held_otherwise`."""
         otherwise = self.held_otherwise(scheme, view)
         for unit in sorted(call.must_include & otherwise.keys()):

@@ -23,6 +23,7 @@ from gpu_device_plugin.agent.kubelet_calls.prestart import PreStart
 from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.call_state import (
     CallState,
     Offer,
@@ -33,10 +34,9 @@ from gpu_device_plugin.domain.grants.call_state import (
 from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
-from gpu_device_plugin.domain.grants.scheme_protocol import WeChooseDevices
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, NodeError, RefusalError
 from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
@@ -117,7 +117,7 @@ class KubeletCalls:
             raise
 
     async def _prefer(self, call: Call, free: frozenset[str]) -> Sequence[str]:
-        scheme, view = self.schemes.find_deciding(call.resource, self.state())
+        scheme, view = self._fractions(call)
         known = self._open(call.resource)
         check_device_plugin_serves(view, known)
         scope, session = self.schemes.scope(scheme), known.caller if known else None
@@ -135,11 +135,15 @@ class KubeletCalls:
         failpoint("prefer.decided")
         return chosen
 
+    def _fractions(self, call: Call) -> tuple[AliyunScheme, NodeState]:
+        """With the node as they see it now; RequestError where they do not serve the resource."""
+        return self.schemes.fractions, self.schemes.find_serving(call.resource, self.state()).view
+
     async def _allocate(self, call: Call) -> ContainerEdits:
         """Make the grant durable, then answer; only one resource of a container carries the edits."""
         grant = await self._grant(call)
         # The mode may have changed.
-        scheme = self.schemes.find_deciding(call.resource, self.state()).scheme
+        scheme, _ = self._fractions(call)
         edits = ContainerEdits()
         if scheme.answers(call.resource):
             edits = self.setup.edits(scheme, grant, self.state())
@@ -150,7 +154,7 @@ class KubeletCalls:
         return edits
 
     async def _grant(self, call: Call) -> Grant:
-        scheme, view = self.schemes.find_deciding(call.resource, self.state())
+        scheme, view = self._fractions(call)
         if not self._calls.awaits(call):
             scope, known = self.schemes.scope(scheme), self._open(call.resource)
             found = find_allocating_caller(
@@ -173,7 +177,7 @@ class KubeletCalls:
         return grant
 
     async def _hand_on(
-        self, caller: Caller, call: Call, scheme: WeChooseDevices, view: NodeState
+        self, caller: Caller, call: Call, scheme: AliyunScheme, view: NodeState
     ) -> None:
         """The kubelet did not ask first: it hands on the units of an init container."""
         ids, ledger = call.must_include, self.admission.ledger
@@ -187,13 +191,11 @@ class KubeletCalls:
         scheme.check_follows(self._calls.decided, ids)
         self._calls = self._calls.tell(call.resource, ids)
 
-    def _decide(
-        self, caller: Caller, offer: Offer, scheme: WeChooseDevices, view: NodeState
-    ) -> None:
+    def _decide(self, caller: Caller, offer: Offer, scheme: AliyunScheme, view: NodeState) -> None:
         self._calls = self._calls.decide(scheme.decide(caller, offer, view))
         self.recorder.decided(caller, self._calls.decided.chosen)
 
-    async def _allocate_chosen(self, scheme: KubeletChoosesDevices, call: Call) -> ContainerEdits:
+    async def _allocate_chosen(self, scheme: NvidiaScheme, call: Call) -> ContainerEdits:
         """The answer for the container, whichever it is, that the kubelet gives these units."""
         view = self._check_call(scheme, call)
         ledger, devices = self.admission.ledger, scheme.devices(call, view)
@@ -209,7 +211,7 @@ class KubeletCalls:
         self.recorder.given(call)
         return edits
 
-    def _check_call(self, scheme: KubeletChoosesDevices, call: Call) -> NodeState:
+    def _check_call(self, scheme: NvidiaScheme, call: Call) -> NodeState:
         view = self.schemes.find_serving(call.resource, self.state()).view
         scheme.check_call(call, view)
         return view
