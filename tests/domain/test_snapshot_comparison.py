@@ -90,3 +90,8 @@ def test_a_pod_made_again_on_the_same_units_has_no_second_grant() -> None:
     assert corrected_uid(old, reported, _ledger(old)) == "uid-new"
     assert corrected_uid(old, reported, _ledger(old, new)) == "uid-old"
     assert corrected_uid(new, reported, _ledger(old, new)) == "uid-new"
+    unsure = changed(
+        new, pod=PodRef("default", "a")
+    )  # of a static pod, while the API server was away
+    assert corrected_uid(old, reported, _ledger(old, unsure)) == "uid-old"
+    assert corrected_uid(unsure, reported, _ledger(old, unsure)) == "uid-new"

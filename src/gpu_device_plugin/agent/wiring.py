@@ -216,7 +216,7 @@ class Wiring:
             recorder=self.recorder,
             state=self.node_store.read,
             gate=self.gate,
-            on_steady=self.caller_lookup.remember_too,
+            on_listed=self.caller_lookup.remember_too,
             holders=self.holders,
             registrations=self.registrations,
             wall_seconds=edges.clock.wall_seconds,

@@ -7,7 +7,7 @@ here, and as free at admission if the kubelet offers them again.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -54,8 +54,8 @@ class Reconciler:
     recorder: EventRecorder
     state: StateReader
     gate: CallGate
-    on_steady: Callable[[Iterable[PodRef]], None]
-    """Called with the pods that were listed in two passes in a row."""
+    on_listed: Callable[[frozenset[PodRef], frozenset[PodRef]], None]
+    """Called with the pods of a pass, and with those that the one before listed too."""
     holders: Holders
     registrations: Registrations  # by which the kubelet is made to write its checkpoint again
     wall_seconds: Callable[[], float]
@@ -151,7 +151,7 @@ class Reconciler:
 
     def _correct(self, witnesses: Witnesses) -> None:
         listed = frozenset(entry.pod for entry in witnesses.snapshot.listed)
-        self.on_steady(listed & self._listed)
+        self.on_listed(listed, listed & self._listed)
         self._listed = listed
         ledger, state = self.ledger_store.ledger, self.state()
         present: object = None

@@ -110,15 +110,17 @@ def corrected_uid(grant: Grant, reported: Mapping[Holding, str], ledger: Ledger)
     """The grant's uid, or the one that List and checkpoint both have for that pod name now.
 
     A pod that was created again under its name while the API was away was granted by the old pod
-    spec, and so under the old uid. Where the new pod has a grant of its own for the same units, this
-    one is the old pod's.
+    spec, and so under the old uid, or under none. Where the new pod has a grant of its own for the same
+    units, which was made later, this one is the old pod's.
     """
     for resource, ids in grant.units.items():
         place = (grant.pod.key, grant.container, resource, frozenset(ids))
         if place in reported:
             uid = reported[place]
-            is_other = uid != grant.pod.uid  # nearly never
-            is_taken = is_other and any(o.pod.uid == uid for o in ledger.holders(ids))
+            if uid == grant.pod.uid:  # nearly always
+                return uid
+            alike = [o for o in ledger.holders(ids) if o.pod.key == grant.pod.key]
+            is_taken = alike[-1].slice_id != grant.slice_id or any(o.pod.uid == uid for o in alike)
             return grant.pod.uid if is_taken else uid
     return grant.pod.uid
 
