@@ -142,6 +142,27 @@ async def test_a_card_is_not_given_under_two_configurations_by_an_agent_that_lac
         )
 
 
+async def test_a_card_is_not_given_whole_while_a_pod_holds_it_by_a_name_of_the_file_before(
+    tmp_path: Path,
+) -> None:
+    """The agent ended before a pass had recorded the pod; the file that it finds has that name no more."""
+    file = tmp_path / "config.yaml"
+    shared = "{name: gpu, rename: quarter, replicas: 4}"
+    file.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{shared}]}}}}")
+    async with running_rig(is_started=False) as rig:
+        SimulatedNode.create("v100", rig.root / "gpu", cards=2)
+        await rig.serve(mode="default", config_file=file)
+        await until(lambda: rig.kubelet.allocatable("nvidia.com/quarter") == 8, 20)
+        assert (await rig.admit("holder", {"nvidia.com/quarter": 1})).is_admitted
+        await rig.stop_agent(signal.SIGKILL)
+        file.write_text("version: v1")
+        await rig.start_agent(mode="default", config_file=file)
+        await until(lambda: bool(rig.kubelet.allocatable(GPU)), 20)
+        assert (await rig.admit("second", {GPU: 1})).is_admitted
+        assert (await visible(rig, "second"))[0] not in (await visible(rig, "holder"))[0]
+        assert not (await rig.admit("third", {GPU: 1})).is_admitted
+
+
 ALONE = {"ack.gpushare.placement": "require-whole-device"}
 
 

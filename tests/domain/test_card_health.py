@@ -567,6 +567,12 @@ def test_a_card_that_is_first_seen_late_is_out_for_as_long() -> None:
     assert out(after((0, inventory(B)), (45, late))[0]) == {A: "ProbeHangs"}
 
 
+def test_an_xid_of_a_card_that_has_never_answered_stays_when_it_answers() -> None:
+    hidden = replace(inventory(B), unreadable=(UnreadableCard(CardIndex(0), NO_ANSWER, A),))
+    health, _ = after((0, hidden), (1, Xid(A, 48)), (100, inventory(A, B)))
+    assert out(after(*probes(A, range(105, 205, 5)), start=health)[0]) == {A: "XID48"}
+
+
 def test_a_card_that_is_silent_hides_no_card_that_is_gone() -> None:
     hidden = replace(inventory(), unreadable=(UnreadableCard(CardIndex(0), NO_ANSWER, A),))
     assert out(after((0, inventory(A, B)), (5, hidden))[0]) == {A: "ProbeHangs", B: "Unplugged"}

@@ -10,7 +10,7 @@ from tests.domain.words import MEM, grant, listed, pod
 from tests.held import changed
 
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
-from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.grant import Grant, Share
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import (
@@ -18,6 +18,7 @@ from gpu_device_plugin.domain.grants.lifetime import (
     KUBELET_SETTLE_SECONDS,
     Witnesses,
     is_settled,
+    not_taken_back,
     overdue,
 )
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef, PodRequest
@@ -57,17 +58,24 @@ def say(
 
 
 def test_a_pod_that_a_settled_kubelet_lacks_may_be_over() -> None:
-    """Also while its checkpoint still names it; a guard waits for that as well."""
+    """Also while its checkpoint still names it; a guard waits for that as well.
+
+    But the List of a kubelet without an API server stays short: what the API server has, and the checkpoint
+    names, lives.
+    """
     gone, there = grant("a", "m00"), grant("b", "m01")
     said = say([has("b", "m01")], [noted("uid-a", "m00")])
 
     assert said.over(ledger(gone, there)) == {"slice-a"}
+    short = say([has("b", "m01")], [noted("uid-a", "m00")], [pod("a")])
+    assert short.over(ledger(gone, there)) == NOBODY
+    assert say([has("b", "m01")], (), [pod("a")]).over(ledger(gone, there)) == {"slice-a"}
     assert said.unshown(ledger(gone, there)) == NOBODY
     assert say([has("b", "m01")]).unshown(ledger(gone, there)) == {"slice-a"}
 
 
-def test_a_pod_that_a_starting_kubelet_lacks_lives_while_its_checkpoint_names_it() -> None:
-    """Unless the API server has told its end. One that has lost its checkpoint has written an empty one."""
+def test_a_pod_that_a_starting_kubelet_lacks_lives_until_the_api_server_tells_its_end() -> None:
+    """One that has lost its checkpoint has written an empty one, and the watch may never have had the pod."""
     held = ledger(grant("a", "m00"))
     names, knows = [noted("uid-a", "m00")], [pod("a")]
 
@@ -77,7 +85,7 @@ def test_a_pod_that_a_starting_kubelet_lacks_lives_while_its_checkpoint_names_it
     assert say((), names, [], is_settled=False, ended=told).over(held) == {"slice-a"}
     assert say((), names, knows, is_settled=False, ended=told).over(held) == NOBODY
     assert say((), (), knows, is_settled=False).over(held) == NOBODY
-    assert say((), (), None, is_settled=False).over(held) == {"slice-a"}
+    assert say((), (), None, is_settled=False).over(held) == NOBODY
     assert say((), None, knows, is_settled=False).over(held) == NOBODY
 
 
@@ -90,9 +98,23 @@ def test_a_pod_that_a_starting_kubelet_lacks_lives_while_the_watch_is_behind() -
     assert say((), names, [], is_settled=False).over(held) == NOBODY
     assert say((), names, [], is_settled=False).over(nameless) == NOBODY
     assert say((), names, [before], is_settled=False, ended=[before.ref]).over(held) == NOBODY
-    assert say((), (), [before], is_settled=False).over(held) == {"slice-a"}
+    assert say((), (), [before], is_settled=False).over(held) == NOBODY
     told = say((), names, [], is_settled=False, ended=[PodRef("default", "a", "uid-a")])
     assert told.over(held) == {"slice-a"}, "a GET has told it"
+
+
+def test_a_card_for_one_pod_alone_stays_its_own_while_the_api_server_has_the_pod() -> None:
+    """A kubelet without an API server lists it no more, and offers its units to nobody."""
+    share = Share("GPU-0", is_exclusive=True)
+    held = ledger(replace(grant("a", "m00"), shares=(share,)))
+    others, both = [pod("b")], [pod("a"), pod("b")]
+
+    def kept(*offered: str, api: list[PodRequest]) -> frozenset[str]:
+        specs = {spec.ref.key: spec for spec in api}
+        return not_taken_back(held, frozenset({"slice-a"}), MEM, frozenset(offered), specs)
+
+    assert kept("m01", api=both) == kept("m01", api=[]) == {"slice-a"}
+    assert kept("m00", api=both) == kept("m01", api=others) == NOBODY
 
 
 def test_a_pod_replaced_under_its_name_is_over() -> None:

@@ -132,6 +132,8 @@ class Agent:
                 has_claims=wiring.claim_endpoint.is_held,
             ),
         )
+        # Pods may hold units of a name that NVIDIA's file has no more.
+        wiring.schemes.recall(wiring.mode.registered)
         for bad in problems:
             if bad is not None:
                 wiring.recorder.file_set_aside(bad)

@@ -234,6 +234,12 @@ class Schemes:
         scheme = self.decider(grant)
         return scheme.restore(grant, record) if scheme else grant
 
+    def recall(self, names: Iterable[str]) -> None:
+        """Pods may hold units of these, which were registered in an earlier run."""
+        for scheme in self.all:
+            for name in names:
+                scheme.recalls(name)
+
     def granted_in(self, ledger: Ledger) -> GrantedIn | None:
         """Mode and memory unit in which grants were given last, where any tells."""
         last = reversed(tuple(ledger.grants.values()))

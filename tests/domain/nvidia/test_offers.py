@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.domain.nvidia.nodes import card, instance, sevenths, whole
 
-from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber, Hardware
+from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, CardIndex, CardNumber, Hardware
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.node.state import DeviceGroup
 from gpu_device_plugin.domain.nvidia.configuration import (
@@ -126,6 +126,13 @@ def test_a_node_offers(
 ) -> None:
     """The tables of the documents, and what NVIDIA's plugin parses without using it (R-206, R-304, R-305, R-701, R-706)."""
     assert counts(cards, configuration) == wanted
+
+
+def test_a_card_of_the_last_run_that_has_not_answered_yet_takes_no_other_out() -> None:
+    """What it is made of is not kept; MPS would take it for a card that is older than Turing."""
+    silent = replace(card(0), hardware=UNKNOWN)
+    found = offers([silent, card(1)], shared(SharedResource(GPU, 20), kind=MPS))
+    assert len(found.resources[GPU]) == 40
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,8 @@ class CallerLookup:
         witnesses = self.sources.witnesses(listed, specs, self._replaced)
         self._over = witnesses.over(self._live.ledger)
         if offered is not None:
-            self._over -= not_taken_back(self._live.ledger, self._over, call.resource, offered)
+            ledger, over = self._live.ledger, self._over
+            self._over -= not_taken_back(ledger, over, call.resource, offered, specs)
         left = witnesses.left_running(self._live.ledger)
         self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
         return FoundCaller(caller, *scope.parts(self.living), _held(caller, listed))
@@ -146,8 +147,9 @@ class CallerLookup:
         asking = [e for e in listed if call.resource not in e.resources or e.pod.key not in specs]
         wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
         fetched, doubtful = await self._fetch(wanted)
-        again = {s.ref.key for s in fetched if s.is_mirror and s.is_finished and s.asks}
-        specs.update((spec.ref.key, spec) for spec in fetched if spec.ref.key not in again)
+        again = frozenset([s.ref.key for s in fetched if s.is_mirror and s.is_finished and s.asks])
+        specs.update((spec.ref.key, spec) for spec in fetched)
+        specs = {key: spec for key, spec in specs.items() if key not in again}
         self._replaced = frozenset(
             spec.ref
             for key, spec in watched.items()
@@ -155,7 +157,7 @@ class CallerLookup:
         )
         there = {entry.pod.key for entry in listed} - self._current(watched).keys()
         self._fetched = {key: specs[key] for key in there & specs.keys()}
-        return specs, doubtful, frozenset(again)
+        return specs, doubtful, again
 
     def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
         known = specs.get(entry.pod.key)

@@ -313,8 +313,11 @@ def _after_inventory(
         if report.is_silent:
             found = with_fault(found, silent_fault(now_seconds))
         known[report.uuid] = replace(found, is_shown=True)
-    for uuid in known.keys() - {card.uuid for card in inventory.cards}:
-        card = with_fault(known[uuid], missing_fault(inventory, uuid, now_seconds))
+    # One that has never answered has its faults too: an XID may stay when it answers.
+    missing = known.keys() | {slot.uuid for slot in inventory.unreadable} - {"", None}
+    for uuid in missing - {card.uuid for card in inventory.cards}:
+        card = known.get(uuid, CardHealth(uuid))
+        card = with_fault(card, missing_fault(inventory, uuid, now_seconds))
         known[uuid] = replace(card, clean_since_seconds=None, is_shown=False)
     cards = tuple(known[uuid] for uuid in sorted(known))
     return replace(health, driver=driver, outage=None, cards=cards, has_inventory=True)

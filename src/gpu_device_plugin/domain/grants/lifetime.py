@@ -139,18 +139,22 @@ class Witnesses:
         """A claim's grant counts until its allocation API releases it, whatever List says of the pod.
 
         Kubelets before 1.34 list finished pods until they are deleted, and give their units away all
-        the same. While List may be short, a pod is gone only if the API server has told its end, or has it
-        as little as the checkpoint does: the watch may be behind, and a lost checkpoint is written empty.
+        the same. While List may be short, a pod is gone only if the API server has told its end: the watch
+        may never have had it, and a lost checkpoint is written empty. The List of a kubelet without an API
+        server stays short: a pod lives that the API server has, and the checkpoint names.
         """
         pod = grant.pod
         is_finished = pod.uid in self._finished
         if grant.holder.claim or (not is_finished and self._is_listed(pod)):
             return False
-        if self.is_settled or is_finished:
+        if is_finished:
             return True
-        if not is_over(pod, self.specs):
-            return False
-        return pod in self.ended or (self.snapshot.has_checkpoint and not self._is_named(grant))
+        is_told = is_over(pod, self.specs)
+        return (
+            is_told or not self._is_named(grant)
+            if self.is_settled
+            else is_told and pod in self.ended
+        )
 
     def _is_listed(self, pod: PodRef) -> bool:
         """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""
@@ -169,19 +173,23 @@ class Witnesses:
 
 
 def not_taken_back(
-    ledger: Ledger, over: frozenset[str], resource: str, offered: frozenset[str]
+    ledger: Ledger,
+    over: frozenset[str],
+    resource: str,
+    offered: frozenset[str],
+    specs: Mapping[PodKey, PodRequest],
 ) -> frozenset[str]:
     """Those of `over` of whose units of `resource` the kubelet offers none, and nobody else has any.
 
-    It takes back all that a pod held at once, and in the seconds after its start nothing from anybody.
-    That a pod wanted no other beside it ends with the pod.
+    It takes back all that a pod held at once, and from its start until it has its pods nothing from
+    anybody. That a pod wanted no other beside it ends with the pod, as the API server tells.
     """
     elsewhere = offered | ledger.release(over).ids() if over else offered
     grants = {key: ledger.grants[key] for key in over}
     held = {
         key: frozenset(grant.ids(resource))
         for key, grant in grants.items()
-        if not any(share.is_exclusive for share in grant.shares)
+        if not (specs and is_over(grant.pod, specs) and any(s.is_exclusive for s in grant.shares))
     }
     return frozenset(key for key, ids in held.items() if ids and ids.isdisjoint(elsewhere))
 

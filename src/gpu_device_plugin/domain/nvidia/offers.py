@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpu_device_plugin.domain.cards.card import Card, Instance
+from gpu_device_plugin.domain.cards.card import UNKNOWN, Card, Instance
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     AllocationPolicy,
@@ -144,8 +144,8 @@ def _find_lost(reference: str, there: Iterable[Offered]) -> Offered | None:
 
 
 def _check_replicas(entry: SharedResource, device: Offered, kind: SharingKind) -> None:
-    """MPS has a limit of clients, and knows no MIG (R-704)."""
-    if kind is not SharingKind.MPS:
+    """MPS has a limit of clients, and knows no MIG (R-704). A card of the last run has not told its hardware."""
+    if kind is not SharingKind.MPS or device.card.hardware == UNKNOWN:
         return
     if device.instance is not None:
         raise LayoutError(f"{entry.name}: MPS sharing is not supported for MIG devices")
