@@ -208,9 +208,9 @@ static void set_sampled(const struct meter *meter, const struct timed_event *eve
 		less(sum(front_ns, later_ns) + meter->event_ns, had_ns + gap_ns(meter));
 	const uint64_t most_ns = less(event->set_ns, had_ns);
 
-	span->is_at_most = most_ns > behind_ns && !meter_launches_wait();
+	span->is_at_most = most_ns > behind_ns && !events_launches_wait();
 	span->ns = larger(larger(behind_ns, most_ns), 1);
-	if (meter_launches_wait())
+	if (events_launches_wait())
 		span->ns = event->work.ended_ns - event->work.begun_ns;
 }
 

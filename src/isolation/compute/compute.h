@@ -105,9 +105,6 @@ struct meter {
 	struct place places[METER_PLACES];
 };
 
-/* CUDA_LAUNCH_BLOCKING: the driver waits for each kernel before its launch returns. */
-bool meter_launches_wait(void);
-
 /* --- How long launches of a kind take: compute/estimate.c --- */
 
 struct estimate {
@@ -184,6 +181,9 @@ int64_t credit_balance(int card);
 void credit_note_wait(int card, uint64_t waited_ns);
 
 /* --- One meter a context, with the events that were set and not reached: compute/events.c --- */
+
+/* CUDA_LAUNCH_BLOCKING: the driver waits for each kernel before its launch returns. */
+bool events_launches_wait(void);
 
 /* A lock a card, which is held over no call of the driver. */
 void events_lock(int card);

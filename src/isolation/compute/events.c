@@ -7,6 +7,8 @@
 #include "slice/slice.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -15,6 +17,18 @@ static struct {
 	pthread_mutex_t lock;
 	struct meter *first;
 } cards[LIMITS_CARDS];
+
+bool events_launches_wait(void)
+{
+	static atomic_int answer; /* 0: not asked, 1: yes, 2: no */
+
+	if (!atomic_load_explicit(&answer, memory_order_relaxed)) {
+		const char *word = getenv("CUDA_LAUNCH_BLOCKING"); // NOLINT(concurrency-mt-unsafe)
+
+		atomic_store(&answer, word && strcmp(word, "0") != 0 ? 1 : 2);
+	}
+	return atomic_load_explicit(&answer, memory_order_relaxed) == 1;
+}
 
 void events_lock(int card)
 {

@@ -13,8 +13,6 @@
 #include "slice/slice.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Behind so much work, so many launches, or after so long an event is set. */
 #define EVENT_WORK_NS 200000u
@@ -251,18 +249,6 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	scope_end(launch->there);
 }
 
-bool meter_launches_wait(void)
-{
-	static atomic_int answer; /* 0: not asked, 1: yes, 2: no */
-
-	if (!atomic_load_explicit(&answer, memory_order_relaxed)) {
-		const char *word = getenv("CUDA_LAUNCH_BLOCKING"); // NOLINT(concurrency-mt-unsafe)
-
-		atomic_store(&answer, word && strcmp(word, "0") != 0 ? 1 : 2);
-	}
-	return atomic_load_explicit(&answer, memory_order_relaxed) == 1;
-}
-
 /*
  * When an idle card has what was launched: as the driver's call ends, unless that has waited for it
  * (CUDA_LAUNCH_BLOCKING, a profiler): a call that took long may have, and of a sample it is asked.
@@ -271,7 +257,7 @@ static uint64_t begun_ns(const struct meter_launch *launch, uint64_t now_ns)
 {
 	if (launch->is_copy)
 		return launch->now_ns;
-	bool is_there = now_ns - launch->now_ns < METER_CALL_NS && !meter_launches_wait();
+	bool is_there = now_ns - launch->now_ns < METER_CALL_NS && !events_launches_wait();
 
 	if (launch->is_sample && !is_there) {
 		const CUstreamCaptureMode mode = capture_exempt();
@@ -337,7 +323,7 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	events_lock(meter->card);
 	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch, begun);
-		if (meter_launches_wait())
+		if (events_launches_wait())
 			meter->tail.ended_ns = now_ns;
 		if (is_event_due(meter, launch) && events_set(meter, launch->stream))
 			set_blank(meter, launch);

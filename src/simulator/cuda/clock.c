@@ -1,5 +1,4 @@
 #include "clock.h"
-#include "driver.h"
 #include "settings.h"
 
 #include <errno.h>
@@ -158,12 +157,12 @@ void clock_doze(struct gpusim_node *node, uint64_t virtual_ns)
 								   : DOZE_MOST_NS);
 }
 
-void clock_pay(enum gpusim_cost cost)
+void clock_pay(struct gpusim_node *node, enum gpusim_cost cost)
 {
-	const uint64_t cost_ns = driver.node && steps_is_member() ? gpusim_cost(cost, NULL) : 0;
+	const uint64_t cost_ns = node && steps_is_member() ? gpusim_cost(cost, NULL) : 0;
 
 	if (cost_ns)
-		step(driver.node, cost_ns);
+		step(node, cost_ns);
 }
 
 static struct gpusim_node *ready_node(void)

@@ -46,7 +46,7 @@ uint64_t clock_speed_milli(struct gpusim_node *node);
 void clock_doze(struct gpusim_node *node, uint64_t virtual_ns);
 
 /* What a call takes the host: time in steps would not know. Without locks of several processes. */
-void clock_pay(enum gpusim_cost cost);
+void clock_pay(struct gpusim_node *node, enum gpusim_cost cost);
 
 /*
  * For tests and for a library under test that wants its own timers to run on

@@ -79,7 +79,7 @@ CUresult driver_enter(struct context **context)
 
 CUresult driver_enter_launch(struct context **context)
 {
-	clock_pay(COST_LAUNCH_NS);
+	clock_pay(driver.node, COST_LAUNCH_NS);
 	return driver_enter(context);
 }
 

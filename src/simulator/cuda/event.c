@@ -137,7 +137,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, enum default_stre
 	struct stream *stream;
 	CUresult result;
 
-	clock_pay(COST_RECORD_NS);
+	clock_pay(driver.node, COST_RECORD_NS);
 	result = driver_enter(&context);
 	if (result != CUDA_SUCCESS)
 		return result;
