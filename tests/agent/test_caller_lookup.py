@@ -172,20 +172,6 @@ async def test_a_static_pod_whose_file_was_edited_is_known_as_another_one() -> N
     assert (await node.caller_lookup.identify(Call(Resource.CORE, 7), None)).caller.pod == first.pod
 
 
-async def test_a_static_pod_made_again_is_known_while_the_mirror_of_the_one_before_is_there() -> (
-    None
-):
-    """That one was rejected, so its mirror has failed; it is no pod that List would have."""
-    node = Node()
-    node.text = PodRequest(POD, (MAIN,), is_finished=True, is_mirror=True)
-    node.caller_lookup.remember([node.listed])
-    first = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller
-    node.holds(CORE="gpu-0-core-0")
-    second = (await node.caller_lookup.identify(Call(Resource.MEM, 1), first)).caller
-
-    assert str(first.pod) == str(second.pod) == "default/late"
-
-
 async def test_a_pod_that_a_pass_has_not_seen_is_new_when_it_is_listed_again() -> None:
     """A static pod has no mirror yet when it is asked for."""
     node = Node()

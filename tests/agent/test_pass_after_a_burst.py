@@ -64,3 +64,16 @@ async def test_a_pass_within_a_burst_opens_no_guard_and_closes_none(tmp_path: Pa
     found.note((), frozenset({"x1", "x2"}), frozenset({"x1", "x2"}))
     assert store.shown.grants.keys() == {"x2"}
     await store.close(20)
+
+
+async def test_nobody_is_known_to_hold_nothing_while_a_grant_is_written(tmp_path: Path) -> None:
+    """A switch in that moment would take the card from the pod."""
+    store = LedgerStore(GrantStore(tmp_path, "boot"), Writer())
+    found = Holders(store)
+    found.has_passed = True
+    assert found.every() == ()
+    writing = asyncio.create_task(store.hold(fraction("x1", PodRef("a", "b1", "uid-1"), "main")))
+    await asyncio.sleep(0)
+    assert found.every() is None
+    await writing
+    assert found.every() == ("a/b1",)

@@ -191,6 +191,8 @@ class ModeFollower:
         # A remembered label may have been removed since: only one that is there now counts more.
         self.is_from_label = self.is_from_label or (self._is_synced and label is not None)
         text = self._labels.get(ALLOCATION_API_LABEL)
+        if not self._is_synced and self.allocation_api_choice.kept is AllocationApi.DEVICE_PLUGIN:
+            text = AllocationApi.DEVICE_PLUGIN  # who serves claims has to be told by the API server
         api = self.allocation_api_choice.decide(text, mode.value, holders)
         self.is_waiting = any(each.is_switch_refused for each in (mode, unit, api))
         if self._mode is not NodeMode.DISABLED:

@@ -94,7 +94,7 @@ class ClaimEndpoint:
                 self._report_directory(self._parts.cdi.check())
                 await self._preparation.rebuild()
                 self._offer()
-                self._check_refusal()
+                await self._check_refusal()
                 await self._read_claims()
                 await self._until_woken(self._pause_seconds())
                 await asyncio.sleep(_TOGETHER_SECONDS)
@@ -128,10 +128,13 @@ class ClaimEndpoint:
             scheme, view = self._parts.schemes.find_reserving(state)
         except RequestError:
             return []
+        grants = self._parts.admission.ledger.grants.values()  # of units, where the record was lost
+        by_units = {uuid for g in grants if not g.holder.claim for uuid in g.devices}
         return [
             OfferedDevice(card, str(state.mode), capacity, taints(card.uuid, state))
             for card in view.cards
-            if card.is_shown and (capacity := scheme.capacity(card, view))
+            if card.is_shown and card.uuid not in by_units
+            if (capacity := scheme.capacity(card, view))
         ]
 
     def _offer(self) -> None:
@@ -153,13 +156,16 @@ class ClaimEndpoint:
     def _pause_seconds(self) -> float:
         return CHECK_SECONDS if self._parts.claims.is_written else OFFER_SECONDS
 
-    def _check_refusal(self) -> None:
+    async def _check_refusal(self) -> None:
         """After an offer: where the API server never took one of our slices, the device plugin serves.
 
         Where it took one, scheduler and claims go by that, and no refusal changes the allocation API.
         """
         claims, mode = self._parts.claims, self._parts.mode
         if claims.refused and not (claims.was_taken or self.is_held):
+            with suppress(ClusterError):  # where claims may not be read there never were any
+                if allocated_pods(await claims.every(), self._parts.node_store.read().node):
+                    return
             self._asked_at = asyncio.get_running_loop().time()
             mode.note_claims_refused(claims.refused)
         elif claims.refused or claims.is_written:
@@ -189,9 +195,12 @@ class ClaimEndpoint:
             if not pods:
                 self._wake.set()  # whatever comes of it: offer again, or end
                 claims.offer((), "")
+                async with asyncio.timeout(CHECK_SECONDS):
+                    while not claims.is_written:
+                        await asyncio.sleep(_TOGETHER_SECONDS)
                 await asyncio.sleep(self.scheduler_lag_seconds)
                 pods = allocated_pods(await claims.every(), node)
-        except ClusterError as error:
+        except (ClusterError, TimeoutError) as error:
             _log.info("claims cannot be read; the node stays as it is", error=str(error))
             return
         if pods or claims.is_written:

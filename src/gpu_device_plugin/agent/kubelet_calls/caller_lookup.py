@@ -95,11 +95,11 @@ class CallerLookup:
     ) -> FoundCaller:
         """Who makes this call; the kubelet offers these units. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
-        specs, doubtful, again = await self._specs_for(listed, call)
+        specs, doubtful = await self._specs_for(listed, call)
         sure = {key: spec for key, spec in specs.items() if key not in doubtful}
         # One that held units, holds none and has no spec is another: a static pod's file was edited.
         empty = {entry.pod.key for entry in listed if not entry.resources}
-        seen = self._seen - ((self._holding & empty) - sure.keys()) - again
+        seen = self._seen - ((self._holding & empty) - sure.keys())
         self.remember(listed)
         seen_now = self._seen
         if session is not None and session.pod.key not in seen_now:
@@ -132,11 +132,10 @@ class CallerLookup:
 
     async def _specs_for(
         self, listed: Sequence[ListedPod], call: Call
-    ) -> tuple[Specs, frozenset[PodKey], frozenset[PodKey]]:
+    ) -> tuple[Specs, frozenset[PodKey]]:
         """The pod specs of the watch; for a pod that it lacks, or knows only under an old uid, one GET.
 
-        Also the pods whose GET has failed: they need not be those that the watch knows by their names;
-        and static pods that were made again, of which the API still has the mirror of one that has failed.
+        Also the pods whose GET has failed: they need not be those that the watch knows by their names.
 
         A container is asked for once a resource, and only the first call sees it as a new one: so
         what was fetched is kept until the watch has it.
@@ -147,9 +146,7 @@ class CallerLookup:
         asking = [e for e in listed if call.resource not in e.resources or e.pod.key not in specs]
         wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
         fetched, doubtful = await self._fetch(wanted)
-        again = frozenset([s.ref.key for s in fetched if s.is_mirror and s.is_finished and s.asks])
         specs.update((spec.ref.key, spec) for spec in fetched)
-        specs = {key: spec for key, spec in specs.items() if key not in again}
         self._replaced = frozenset(
             spec.ref
             for key, spec in watched.items()
@@ -157,7 +154,7 @@ class CallerLookup:
         )
         there = {entry.pod.key for entry in listed} - self._current(watched).keys()
         self._fetched = {key: specs[key] for key in there & specs.keys()}
-        return specs, doubtful, again
+        return specs, doubtful
 
     def _needs_spec(self, entry: ListedPod, call: Call, specs: Specs) -> bool:
         known = specs.get(entry.pod.key)
@@ -169,7 +166,7 @@ class CallerLookup:
 
     async def _fetch(
         self, pods: Sequence[PodRef]
-    ) -> tuple[Sequence[PodRequest], frozenset[PodKey]]:
+    ) -> tuple[Iterable[PodRequest], frozenset[PodKey]]:
         """All at once: the call as a whole has to be answered within seconds. Also those that failed."""
         errors: dict[PodKey, ClusterError] = {}
 
@@ -186,7 +183,7 @@ class CallerLookup:
             _log.warning(
                 "pod specs cannot be fetched", pods=asked, error=str(next(iter(errors.values())))
             )
-        return [*filter(None, found)], frozenset(errors)
+        return filter(None, found), frozenset(errors)
 
     def _is_stale(self, known: PodRequest, resource: str) -> bool:
         """A pod of the same name came after it: that uid has grants, this one holds nothing.

@@ -79,7 +79,7 @@ class Holders:
 
         The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
         """
-        if self.unreconciled_allocations:
+        if self.unreconciled_allocations or self._ledger_store.being_written:
             return None
         grants = self._ledger_store.shown.grants.values()
         found = {g.pod.text for g in grants if not g.units or any(map(counts, g.units))}

@@ -56,6 +56,8 @@ class LedgerStore:
         self._write_lock = asyncio.Lock()
         self._rewriting: asyncio.Task[None] | None = None
         self._is_behind = False
+        self.being_written = 0
+        """Grants of which it is not known yet whether they will be held."""
         self.disk_fault: str | None = None
         self.may_lack_grants = False
         """A damaged file of grants was set aside, now or before, and is still there."""
@@ -95,7 +97,11 @@ class LedgerStore:
         """
         ended = frozenset(superseded)
         self._store.forget(ended)
-        await self._commit(lambda ledger: ledger.release(ended).hold(grant))
+        self.being_written += 1
+        try:
+            await self._commit(lambda ledger: ledger.release(ended).hold(grant))
+        finally:
+            self.being_written -= 1
 
     async def release(self, ended: Iterable[str]) -> None:
         """End these slices durably. NodeError: the disk refused or is slow; they stay held."""
