@@ -279,20 +279,6 @@ def slices() -> list[AnyPanel]:
                 ),
             },
         ),
-        lines(
-            Head(
-                "Temperature of the slices' GPUs",
-                "By dcgm-exporter, of 20 slices, the warmest. Empty without the recording "
-                "rule of docs/operations/metrics.md.",
-                24,
-                6,
-            ),
-            "celsius",
-            Query(
-                highest(f'gpu_slice:dcgm_temperature_celsius{{{_AGENT},namespace=~"$namespace"}}'),
-                "{{namespace}}/{{pod}} {{container}}",
-            ),
-        ),
     ]
 
 
