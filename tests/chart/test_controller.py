@@ -10,7 +10,6 @@ import pytest
 import yaml
 from tests.chart.rendering import (
     AGENTS_ALONE,
-    CHART,
     NAME,
     RefusedError,
     agent,
@@ -92,28 +91,6 @@ def test_more_replicas_than_one_bring_a_disruption_budget() -> None:
             for made in (manifests(ON), manifests(ON, f"{part}.replicas=2"))
         ]
         assert budgets == [set(), {name}]
-
-
-def test_the_page_of_upgrades_has_the_defaults_that_changed() -> None:
-    """Who had the controller with a scheduler of the cluster's own sets them before the upgrade."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    rows = re.findall(
-        r"^\| (`(?:controller|scheduler)\..*?) \| `.*?` \| `(.*?)` \|",
-        page("docs/operations/upgrade.md"),
-        re.MULTILINE,
-    )
-    told = {name: now for names, now in rows for name in re.findall(r"`(.*?)`", names)}
-    assert set(told) == {
-        "scheduler.enabled",
-        "controller.replicas",
-        "scheduler.replicas",
-        "controller.webhook.enabled",
-    }
-    for name, now in told.items():
-        value: Any = values
-        for key in name.split("."):
-            value = value[key]
-        assert value == yaml.safe_load(now), name
 
 
 def test_a_small_cluster_has_room_for_it() -> None:

@@ -100,7 +100,10 @@ sharing:
   timeSlicing:
     resources: [{name: nvidia.com/big, rename: slow, replicas: 2}]
 """,
-    "b": {"version": "v1", "sharing": {"mps": {"resources": [{"name": "mig-1g.5gb"}]}}},
+    "b": {
+        "version": "v1",
+        "sharing": {"mps": {"resources": [{"name": "mig-1g.5gb", "replicas": 2}]}},
+    },
     "c": "version: v1\nsharing:\n",
 }
 USUAL = ["aliyun.com/gpu-mem", "aliyun.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu.shared"]

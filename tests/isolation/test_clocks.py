@@ -95,7 +95,10 @@ def test_nor_where_it_stands_still_between_a_launch_and_the_event_behind_it(
 def test_rare_long_kernels_that_are_waited_for_are_not_free(
     make_box: MakeBox, kind: str, stopped_ms: str
 ) -> None:
-    """What may be a thread that stood still is measured from then on, and made up for once it is proved."""
+    """What may be a thread that stood still is measured from then on, and made up for once it is proved.
+
+    Until then the program waits for what was not its own.
+    """
     had, _ = had_and_charged(make_box, 30, kind, 10, GPU_SIMULATOR_STOPPED_MS=stopped_ms)
 
-    assert had == pytest.approx(30, abs=POINTS)
+    assert 25 <= had <= 30 + POINTS
