@@ -73,7 +73,7 @@ def test_a_tenant_within_its_share_waits_no_longer_than_two_leases(
     assert most_ns <= 2 * LEASE_MS * 1e6
 
 
-@sweep("long_ms, least", [(100, 45), (50, 45), (300, 40)])
+@sweep("long_ms, least", [(100, 44), (50, 44), (300, 39)])
 def test_who_waits_for_a_neighbours_long_kernels_keeps_what_it_earns(
     make_box: MakeBox, long_ms: int, least: float
 ) -> None:
