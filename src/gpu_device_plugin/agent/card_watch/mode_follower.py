@@ -175,7 +175,8 @@ class ModeFollower:
         """Decide again; called when labels change and when the last holder may be gone."""
         if self._labels is None:
             return
-        holders = self._claimed if self._asks_claims else self.holders(self._keeps_mode)
+        holders = self.holders(self._keeps_mode)
+        holders = self._claimed if self._asks_claims(holders) else holders
         wanted = self.settings.memory_unit
         reason = ("UnitSwitched", "UnitSwitchRefused")
         asked = f"memory unit {wanted.value}"
@@ -221,14 +222,11 @@ class ModeFollower:
     @property
     def waits_for_claims(self) -> bool:
         """Whether a switch waits for nothing but what the API server says of claims."""
-        return self.is_waiting and self._asks_claims
+        return self.is_waiting and self._asks_claims(self.holders(self._keeps_mode))
 
-    @property
-    def _asks_claims(self) -> bool:
-        if not self.allocation_api_choice.has_unprepared_claims:
-            return False
-        holders = self.holders(self._keeps_mode)
-        return holders is not None and not holders
+    def _asks_claims(self, holders: Sequence[str] | None) -> bool:
+        is_known = holders is not None and not holders
+        return is_known and self.allocation_api_choice.has_unprepared_claims
 
     def note_claims(self, pods: Sequence[str]) -> None:
         """Pods with claims to which cards of this node are allocated now; with none a switch is made."""

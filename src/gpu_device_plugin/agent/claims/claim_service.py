@@ -164,7 +164,7 @@ class ClaimEndpoint:
         claims, mode = self._parts.claims, self._parts.mode
         if claims.refused and not (claims.was_taken or self.is_held):
             with suppress(ClusterError):  # where claims may not be read there never were any
-                if allocated_pods(await claims.every(), self._parts.node_store.read().node):
+                if await self._allocated():
                     return
             self._asked_at = asyncio.get_running_loop().time()
             mode.note_claims_refused(claims.refused)
@@ -187,11 +187,10 @@ class ClaimEndpoint:
         it: none can follow.
         """
         mode, claims = self._parts.mode, self._parts.claims
-        node = self._parts.node_store.read().node
         if not mode.waits_for_claims or self._preparation.lost:
             return
         try:
-            pods = allocated_pods(await claims.every(), node)
+            pods = await self._allocated()
             if not pods:
                 self._wake.set()  # whatever comes of it: offer again, or end
                 claims.offer((), "")
@@ -199,12 +198,16 @@ class ClaimEndpoint:
                     while not claims.is_written:
                         await asyncio.sleep(_TOGETHER_SECONDS)
                 await asyncio.sleep(self.scheduler_lag_seconds)
-                pods = allocated_pods(await claims.every(), node)
+                pods = await self._allocated()
         except (ClusterError, TimeoutError) as error:
             _log.info("claims cannot be read; the node stays as it is", error=str(error))
             return
         if pods or claims.is_written:
             mode.note_claims(pods)
+
+    async def _allocated(self) -> Sequence[str]:
+        """Pods of the claims that are allocated here, prepared or not; ClusterError if nobody tells."""
+        return allocated_pods(await self._parts.claims.every(), self._parts.node_store.read().node)
 
     async def _until_woken(self, seconds: float | None) -> None:
         with suppress(TimeoutError):

@@ -314,7 +314,7 @@ def _after_inventory(
             found = with_fault(found, silent_fault(now_seconds))
         known[report.uuid] = replace(found, is_shown=True)
     # One that has never answered has its faults too: an XID may stay when it answers.
-    missing = known.keys() | {slot.uuid for slot in inventory.unreadable} - {"", None}
+    missing = known.keys() | {slot.uuid for slot in inventory.unreadable} - {""}
     for uuid in missing - {card.uuid for card in inventory.cards}:
         card = known.get(uuid, CardHealth(uuid))
         card = with_fault(card, missing_fault(inventory, uuid, now_seconds))

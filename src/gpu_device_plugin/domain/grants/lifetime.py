@@ -150,11 +150,9 @@ class Witnesses:
         if is_finished:
             return True
         is_told = is_over(pod, self.specs)
-        return (
-            is_told or not self._is_named(grant)
-            if self.is_settled
-            else is_told and pod in self.ended
-        )
+        if self.is_settled:
+            return is_told or not self._is_named(grant)
+        return is_told and pod in self.ended
 
     def _is_listed(self, pod: PodRef) -> bool:
         """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""

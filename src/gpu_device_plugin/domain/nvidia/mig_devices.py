@@ -210,9 +210,8 @@ def is_cut(hardware: Hardware, profile: Profile) -> bool:
 def cut_obstacle(cards: Sequence[Card], asked: str) -> str:
     """Why cards are not what the node's MIG profile asks for, and how to cut them; "" if they are."""
     capable = [card for card in cards if card.hardware.is_mig_capable]
-    if not capable and any(card.hardware == UNKNOWN for card in cards):
-        return ""  # cards of the last run, of which NVML has not said yet how they are cut
-    if not capable:
+    # Of a card of the last run NVML has not said yet what it can, and how it is cut.
+    if not capable and all(card.hardware != UNKNOWN for card in cards):
         return f"MIG profile {asked}: no card of this node can be in MIG mode"
     try:
         wanted = [(card, profile_of(asked, card.model, card.memory_mib)) for card in capable]
