@@ -130,7 +130,7 @@ async def test_where_the_api_server_takes_no_slices_the_device_plugin_serves() -
 
 
 async def test_a_node_whose_agent_serves_no_claims_any_more_waits_for_those_that_are_held() -> None:
-    """`dra.enabled=false` on a node whose label says dra: then the device plugin serves."""
+    """`dra.enabled=false` on a node whose label says dra. Until then no Event says that the device plugin serves."""
     async with claim_rig() as rig:
         await allocate(rig, "stays", 1)
         assert await prepare(rig, "stays") == ""
@@ -142,6 +142,7 @@ async def test_a_node_whose_agent_serves_no_claims_any_more_waits_for_those_that
         assert set(held(rig)) == {"stays"}
         assert rig.allocatable() == NOTHING
         await until(lambda: "dra.enabled" in str(rig.events("AllocationApiNotAvailable")), 30)
+        assert "the device plugin serves" not in str(rig.events("AllocationApiNotAvailable"))
         assert not rig.events("CdiDirNotWritable")
         assert not rig.events("SliceRefused")
 

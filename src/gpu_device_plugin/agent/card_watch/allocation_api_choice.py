@@ -47,8 +47,6 @@ class AllocationApiChoice:
         if wanted is not AllocationApi.DRA:
             self.refused = ""
         missing = self._lacks_claims(mode) if wanted is AllocationApi.DRA else ""
-        text = f"allocation API {AllocationApi.DRA} is asked for, but {missing}; the device plugin serves"
-        self._note("allocation API", "AllocationApiNotAvailable", text if missing else None)
         wanted = AllocationApi.DEVICE_PLUGIN if missing else wanted or kept
         found = switch(
             "allocation API",
@@ -58,6 +56,10 @@ class AllocationApiChoice:
             holders,
             reason=("AllocationApiSwitched", "AllocationApiSwitchRefused"),
         )
+        # Where claims are held the other Event says what serves until when.
+        serves = "; the device plugin serves" if found.value is AllocationApi.DEVICE_PLUGIN else ""
+        text = f"allocation API {AllocationApi.DRA} is asked for, but {missing}{serves}"
+        self._note("allocation API", "AllocationApiNotAvailable", text if missing else None)
         self._note("allocation API switch", found.note_reason, found.note)
         self.kept = found.value
         return found
