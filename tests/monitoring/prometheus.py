@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from tests.test_docs import page
 from tools.harness.ports import free_port
 from tools.harness.waiting import until
 
@@ -84,7 +85,7 @@ class Prometheus:
 
 @asynccontextmanager
 async def running_prometheus(
-    root: Path, agent_port: int, rules: Path | None = None
+    root: Path, agent_port: int, *rules: Path
 ) -> AsyncIterator[Prometheus]:
     """Scrapes the agent every second, until the end."""
     port = free_port()
@@ -99,7 +100,7 @@ async def running_prometheus(
             "evaluation_interval": f"{SCRAPE_SECONDS}s",
         },
         "scrape_configs": [scrape],
-        "rule_files": [str(rules)] if rules else [],
+        "rule_files": [str(file) for file in rules],
     }
     file, log = root / "prometheus.yml", root / "prometheus.log"
     file.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -126,6 +127,16 @@ async def running_prometheus(
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def documented_rules(root: Path) -> Path:
+    """The rules that docs/operations/metrics.md has for clusters with dcgm-exporter, as a file."""
+    (rules,) = re.findall(
+        r"```yaml\n(groups:.*?)```", page("docs/operations/metrics.md"), re.DOTALL
+    )
+    file = root / "documented-rules.yaml"
+    file.write_text(rules, encoding="utf-8")
+    return file
 
 
 def filled_in(query: str, **chosen: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.chart.rendering import CHART
-from tests.monitoring.prometheus import JOB, promtool
+from tests.monitoring.prometheus import JOB, documented_rules, promtool
 from tests.test_docs import ROOT, anchors, page, words
 
 RULES = CHART / "monitoring" / "alerts.yaml"
@@ -379,30 +379,36 @@ def test_the_page_s_way_to_scrape_is_one_that_prometheus_reads(tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_rule_of_the_docs_gives_each_slice_the_temperature_of_its_card(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("exported", "name"),
+    [
+        ("DCGM_FI_DEV_GPU_TEMP", "gpu_slice:dcgm_temperature_celsius"),
+        ("DCGM_FI_DEV_POWER_USAGE", "gpu_slice:dcgm_power_watts"),
+    ],
+)
+def test_the_rules_of_the_docs_give_each_slice_the_figures_of_its_card(
+    tmp_path: Path, exported: str, name: str
+) -> None:
     """dcgm-exporter names a card once for each pod that shares it, and nothing of slices."""
-    text = page("docs/operations/metrics.md")
-    (rule,) = re.findall(r"```yaml\n(groups:.*?)```", text, re.DOTALL)
-    (tmp_path / "rules.yaml").write_text(rule, encoding="utf-8")
+    rules = documented_rules(tmp_path)
     other = {**CONTAINER, "pod": "serve", "card": "1"}
-    dcgm = 'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-%d",gpu="%d",instance="10.0.0.9:9400",pod="%s"}'
+    dcgm = exported + '{UUID="GPU-%d",gpu="%d",instance="10.0.0.9:9400",pod="%s"}'
     scraped = [
         series("slice_memory_limit_bytes", "9x5", CONTAINER),
         series("slice_memory_limit_bytes", "9x5", other),
         *(series("card_healthy", "1x5", {"card": f"{n}", "uuid": f"GPU-{n}"}) for n in range(3)),
         *(
-            {"series": dcgm % (card, card, pod), "values": f"{degrees}x5"}
-            for card, pod, degrees in ((0, "a", 61), (0, "b", 61), (1, "a", 42), (2, "", 30))
+            {"series": dcgm % (card, card, pod), "values": f"{figure}x5"}
+            for card, pod, figure in ((0, "a", 61), (0, "b", 61), (1, "a", 42), (2, "", 30))
         ),
     ]
-    name = "gpu_slice:dcgm_temperature_celsius"
     told = []
-    for holder, uuid, degrees in ((CONTAINER, "GPU-0", 61), (other, "GPU-1", 42)):
+    for holder, uuid, figure in ((CONTAINER, "GPU-0", 61), (other, "GPU-1", 42)):
         of = {**TARGET, **holder, "uuid": uuid}
         labels = ",".join(f'{key}="{value}"' for key, value in of.items())
-        told.append({"labels": f"{name}{{{labels}}}", "value": degrees})
+        told.append({"labels": f"{name}{{{labels}}}", "value": figure})
     asked = [{"expr": name, "eval_time": "3m", "exp_samples": told}]
-    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m"}
+    test = {"rule_files": [rules.name], "evaluation_interval": "1m"}
     cases = [{"interval": "1m", "input_series": scraped, "promql_expr_test": asked}]
     (tmp_path / "test.yaml").write_text(yaml.safe_dump({**test, "tests": cases}), encoding="utf-8")
     done = promtool("test", "rules", tmp_path / "test.yaml")

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from tests.agent.boxes import Boxes
 from tests.chart.rendering import CHART
-from tests.monitoring.prometheus import NODE, Prometheus, filled_in, programs, running_prometheus
+from tests.monitoring.prometheus import (
+    NODE,
+    Prometheus,
+    documented_rules,
+    filled_in,
+    programs,
+    running_prometheus,
+)
 from tests.test_docs import page
 from tools.dashboards.agent import PLACE, build
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
@@ -18,9 +25,10 @@ XID, CARD_OF_XID = 48, 3
 DASHBOARD: dict[str, Any] = json.loads(PLACE.read_text(encoding="utf-8"))
 PANELS: list[dict[str, Any]] = [p for p in DASHBOARD["panels"] if p["type"] != "row"]
 RULES = CHART / "monitoring" / "alerts.yaml"
-UNITS = {"short", "percent", "percentunit", "bytes", "s", "cps"}
+UNITS = {"short", "percent", "percentunit", "bytes", "s", "cps", "celsius", "watt"}
 OF_OTHER_NODES = re.compile(r'slice_claim|claims_total|api="dra"|_enforcer|_ready\{[^}]*\}\[')
 """Of claims, of memory that the driver holds, and of an agent that was not ready."""
+EXPORTED = ("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE")
 
 
 def queries() -> list[tuple[str, str]]:
@@ -72,7 +80,7 @@ def test_every_query_is_of_what_was_chosen_above() -> None:
         assert selectors, title
         for selector in selectors:
             assert 'cluster=~"$cluster",job=~"$job",node=~"$node"' in selector, (title, query)
-        assert ("slice_" in query) == ("$namespace" in query) or "repairs" in query, title
+        assert ("slice" in query) == ("$namespace" in query) or "repairs" in query, title
 
 
 def test_no_picture_has_a_line_for_each_card_or_slice() -> None:
@@ -117,6 +125,15 @@ async def keep_busy(rig: Rig, boxes: Boxes) -> None:
     rig.cards.xid(CARD_OF_XID, XID)
 
 
+def exporter_rules(root: Path) -> Path:
+    """In place of dcgm-exporter: its two series of the agent's cards, without labels of the agent's."""
+    cards = 'max by (UUID) (label_replace(gpu_device_plugin_card_healthy, "UUID", "$1", "uuid", "(.+)"))'
+    rules = [{"record": name, "expr": f"61 * {cards}"} for name in EXPORTED]
+    file = root / "exporter-rules.yaml"
+    file.write_text(json.dumps({"groups": [{"name": "dcgm-exporter", "rules": rules}]}))
+    return file
+
+
 async def until_fired(prometheus: Prometheus, names: set[str]) -> None:
     """The alerts that need no patience fire on real series, and every rule can be evaluated."""
     fired: set[str] = set()
@@ -142,7 +159,8 @@ async def test_every_query_finds_something_in_a_prometheus_that_scrapes_an_agent
     But claims: they need the other allocation API, whose series tests/agent/test_claims_shown.py shows.
     """
     programs()
-    async with running_rig() as rig, running_prometheus(tmp_path, rig.port, RULES) as prometheus:
+    rules = (RULES, exporter_rules(tmp_path), documented_rules(tmp_path))
+    async with running_rig() as rig, running_prometheus(tmp_path, rig.port, *rules) as prometheus:
         await keep_busy(rig, boxes)
         empty = {query: title for title, query in queries()}
 

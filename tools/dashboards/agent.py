@@ -279,6 +279,26 @@ def slices() -> list[AnyPanel]:
                 ),
             },
         ),
+        *(
+            lines(
+                Head(
+                    f"{what} of the slices' GPUs",
+                    "Of the whole GPU, by dcgm-exporter: the 20 highest. Empty without the "
+                    "recording rules of docs/operations/metrics.md.",
+                    12,
+                    6,
+                ),
+                unit,
+                Query(
+                    highest(f'gpu_slice:dcgm_{series}{{{_AGENT},namespace=~"$namespace"}}'),
+                    "{{namespace}}/{{pod}} {{container}}",
+                ),
+            )
+            for what, unit, series in (
+                ("Temperature", "celsius", "temperature_celsius"),
+                ("Power", "watt", "power_watts"),
+            )
+        ),
     ]
 
 
