@@ -157,14 +157,19 @@ def ctk_path() -> Path:
     return _tool_path("nvidia-ctk", NVIDIA_TOOLKIT)
 
 
+def toolkit_installer_path() -> Path:
+    """Where the toolkit's installer, which is its NRI plugin too, stands once it is built."""
+    return _tool_path("nvidia-ctk-installer", NVIDIA_TOOLKIT)
+
+
 def provide_toolkit() -> Path:
-    """Build both where the cache lacks them and say where the hook stands.
+    """Build all three where the cache lacks them and say where the hook stands.
 
     Raises:
         BinaryError: One cannot be built here: they need a C compiler.
     """
     module = "github.com/NVIDIA/nvidia-container-toolkit"
-    for program in (ctk_path(), cdi_hook_path()):
+    for program in (ctk_path(), toolkit_installer_path(), cdi_hook_path()):
         provide_tool(program, module, NVIDIA_TOOLKIT, is_cgo=True)
     return cdi_hook_path()
 

@@ -99,6 +99,11 @@ class Node:
         return self._file("cdi")
 
     @property
+    def nri_socket(self) -> Path:
+        """Where containerd takes plugins that change containers; CRI-O takes none here."""
+        return self._file("nri.sock")
+
+    @property
     def static_pods(self) -> Path:
         """The directory whose manifests the kubelet runs without the API."""
         return self.place.directory / "static-pods"
@@ -302,7 +307,8 @@ class Node:
         return f"""version = 3
 root = "{self._file("containerd-root")}"
 state = "{VOLATILE_DIRECTORIES["containerd"]}"
-disabled_plugins = ["io.containerd.nri.v1.nri"]
+[plugins."io.containerd.nri.v1.nri"]
+  socket_path = "{self.nri_socket}"
 [grpc]
   address = "{self._socket}"
 [plugins."io.containerd.internal.v1.opt"]
