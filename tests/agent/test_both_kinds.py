@@ -91,9 +91,9 @@ async def test_a_card_of_which_a_fraction_is_held_is_not_given_whole(short_dir: 
         give_to("whole")
 
         with pytest.raises(DoesNotFitError, match="GPU-0 is not free: pod default/small holds"):
-            await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
+            await wiring.device_calls.allocate(WHOLE_CARD, ["GPU-0"])
         living.clear()
-        await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
+        await wiring.device_calls.allocate(WHOLE_CARD, ["GPU-0"])
 
 
 async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(short_dir: Path) -> None:
@@ -115,7 +115,7 @@ async def test_of_a_card_that_a_pod_has_whole_no_fraction_is_given(short_dir: Pa
         sources = replace(wiring.caller_lookup.sources, specs=lambda: {spec.ref.key: spec})
         wiring.caller_lookup.sources = sources
         with pytest.raises(DoesNotFitError, match="held by a pod that wants no other beside it"):
-            await wiring.calls.prefer(MEM, [f"m0{n}" for n in range(10)], [], 1)
+            await wiring.fraction_calls.prefer(MEM, [f"m0{n}" for n in range(10)], [], 1)
 
 
 async def test_who_holds_is_not_known_until_an_answer_was_read_back(short_dir: Path) -> None:
@@ -138,7 +138,7 @@ async def test_who_holds_is_not_known_until_an_answer_was_read_back(short_dir: P
         assert holders() == ()
 
         answers.clear()
-        await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
+        await wiring.device_calls.allocate(WHOLE_CARD, ["GPU-0"])
         assert holders() is None
         assert not await reconciler.run_pass()
         assert holders() is None

@@ -288,7 +288,7 @@ async def test_with_allocation_api_dra_the_device_plugin_gives_nothing_new(node:
     """From the first moment: the kubelet may not have seen the shorter list yet."""
     free = unit_ids(Resource.MEM, 0, 15)
     with pytest.raises(RequestError, match="gives its cards through claims"):
-        await node.wiring.calls.prefer(str(Resource.MEM), free, (), 2)
+        await node.wiring.fraction_calls.prefer(str(Resource.MEM), free, (), 2)
 
 
 def apis(node: Node, *labels: str, version: str = "v1.36.3") -> list[str]:

@@ -91,8 +91,8 @@ async def kubelet_asks(wiring: Wiring, name: str, mem: int, core: int) -> None:
     for resource, amount in asked.items():
         count = 15 if resource == Resource.MEM else 100
         free = [text for number in (0, 1) for text in unit_ids(Resource(resource), number, count)]
-        given = await wiring.calls.prefer(resource, free, (), amount)
-        await wiring.calls.allocate(resource, given)
+        given = await wiring.fraction_calls.prefer(resource, free, (), amount)
+        await wiring.fraction_calls.allocate(resource, given)
 
 
 async def test_the_kubelets_pods_get_nothing_of_what_claims_hold(wiring: Wiring) -> None:

@@ -97,7 +97,7 @@ def followed(is_it: IsIt, *, has_threads: bool = False) -> Iterator[Journey]:
 
 
 async def test_the_ids_of_an_allocate_pass_through_few_files(short_dir: Path) -> None:
-    """In this thread, from `KubeletCalls.allocate` on: 11 files, and 12 are allowed.
+    """In this thread, from `FractionCalls.allocate` on: 11 files, and 12 are allowed.
 
     With `has_threads=True` the same scenario gives 13: disk/grant_file.py and domain/scheme_registry.py are added.
     kubelet/device_plugin_servicer.py, which receives the ids and calls `allocate`, makes 14.
@@ -117,7 +117,7 @@ async def test_the_ids_of_an_allocate_pass_through_few_files(short_dir: Path) ->
         listed, lambda: {ref.key: spec}, fetch, wiring.snapshots.witnesses
     )
     free = [text for number in (0, 1) for text in unit_ids(Resource.MEM, number, 15)]
-    given = await wiring.calls.prefer(Resource.MEM, free, (), 2)
+    given = await wiring.fraction_calls.prefer(Resource.MEM, free, (), 2)
     ids = frozenset(given)
 
     def is_it(value: Any) -> bool:
@@ -126,7 +126,7 @@ async def test_the_ids_of_an_allocate_pass_through_few_files(short_dir: Path) ->
         return all(isinstance(each, str) for each in value) and frozenset(value) == ids
 
     with followed(is_it) as journey:
-        await wiring.calls.allocate(Resource.MEM, given)
+        await wiring.fraction_calls.allocate(Resource.MEM, given)
 
     journey.check(files=12, returns=12)
 

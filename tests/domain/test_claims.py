@@ -17,9 +17,8 @@ from gpu_device_plugin.domain.grants.claims import (
     taints,
 )
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
-from gpu_device_plugin.domain.grants.grant import Holder
+from gpu_device_plugin.domain.grants.grant import Holder, NewGrant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant
 from gpu_device_plugin.domain.node.allocation_api import (
     AllocationApi,
     has_claims_api,
@@ -61,7 +60,7 @@ def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledg
     Raises:
         DoesNotFitError: It is refused.
     """
-    scheme, view = SCHEMES.find_reserving(NODE)
+    scheme, view = SCHEMES.fractions, SCHEMES.dividing_view(NODE)
     uuids = [cards_by_name(NODE)[each.device].uuid for each in devices]
     holder = Holder(PodRef("default", uid, uid), claim=uid)
     chosen = scheme.reserve(holder, scheme.claim_demand(devices, view), ledger, view, uuids)
@@ -80,7 +79,7 @@ def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_ca
 
 def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     """Whole units; compute where the mode divides it; nothing in other modes (R-404)."""
-    scheme = SCHEMES.find_reserving(NODE).scheme
+    scheme = SCHEMES.fractions
     share = replace(NODE, mode=NodeMode.SHARE, max_pods=3)
 
     capacity = scheme.capacity(CARDS[0], NODE)
@@ -107,7 +106,7 @@ def test_what_a_card_offers_follows_mode_unit_and_the_most_pods() -> None:
     ],
 )
 def test_amounts_of_another_mode_or_unit_are_refused(devices: list[AllocatedDevice]) -> None:
-    scheme, view = SCHEMES.find_reserving(NODE)
+    scheme, view = SCHEMES.fractions, SCHEMES.dividing_view(NODE)
     with pytest.raises(RequestError, match="another mode or unit"):
         scheme.claim_demand(devices, view)
 
@@ -115,7 +114,7 @@ def test_amounts_of_another_mode_or_unit_are_refused(devices: list[AllocatedDevi
 def test_a_claim_of_several_cards_holds_the_same_of_each() -> None:
     """As the label for several cards does."""
     state = replace(NODE, mode=NodeMode.CGPU)
-    scheme, view = SCHEMES.find_reserving(state)
+    scheme, view = SCHEMES.fractions, SCHEMES.dividing_view(state)
     needed = scheme.claim_demand([allocated(0, 4, 0), allocated(2, 4, 0)], view)
 
     assert (needed.mem_units, needed.cards, needed.core_percent) == (8, 2, 0)

@@ -37,7 +37,8 @@ def offer(resource: Resource, size: int, live: Ledger | None = None) -> Offer:
     """All units of both cards are free."""
     counts = {Resource.MEM: 15, Resource.CORE: 100}
     free = [i for card in CARDS for i in unit_ids(resource, card.number, counts[resource])]
-    return Offer(Call(resource, size), frozenset(free), live or Ledger())
+    live = live or Ledger()
+    return Offer(Call(resource, size), frozenset(free), live, live)
 
 
 def test_the_card_must_have_room_for_the_resource_that_is_asked_later() -> None:

@@ -163,7 +163,7 @@ async def test_all_recorded_holders_of_a_card_are_asked_for_at_once(
                 await wiring.ledger_store.hold(held)
         give_to("whole")
         async with asyncio.timeout(20):
-            await wiring.calls.allocate(WHOLE_CARD, ["GPU-0"])
+            await wiring.device_calls.allocate(WHOLE_CARD, ["GPU-0"])
 
     assert len(asked) == len(set(asked)) == holders
 

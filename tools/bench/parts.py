@@ -70,7 +70,7 @@ class AgentParts:
     async def admit(self, ref: PodRef) -> None:
         """Both resources, each preferred then allocated."""
         for resource, size in _ASKED.items():
-            allocator, free = self.wiring.calls, self._free[resource]
+            allocator, free = self.wiring.fraction_calls, self._free[resource]
             ids = await allocator.prefer(resource, tuple(free), (), size)
             await allocator.allocate(resource, ids)
             self._held[ref][resource] = frozenset(ids)

@@ -20,8 +20,9 @@ from gpu_device_plugin.agent.card_watch.mode_follower import ModeFollower
 from gpu_device_plugin.agent.claims.claim_service import ClaimEndpoint
 from gpu_device_plugin.agent.claims.preparation import ClaimParts
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, Sources
+from gpu_device_plugin.agent.kubelet_calls.device_calls import DeviceCalls
+from gpu_device_plugin.agent.kubelet_calls.fraction_calls import FractionCalls
 from gpu_device_plugin.agent.kubelet_calls.holder_check import HolderCheck
-from gpu_device_plugin.agent.kubelet_calls.kubelet_calls import KubeletCalls
 from gpu_device_plugin.agent.kubelet_calls.prestart import PreStart
 from gpu_device_plugin.agent.node_checks.admin_socket import AdminCommands
 from gpu_device_plugin.agent.node_checks.driver_limits_check import KEEPER_SOCKET, DriverLimitsCheck
@@ -60,7 +61,7 @@ from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, Pool
-from gpu_device_plugin.domain.scheme_registry import Schemes, merge
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.kubelet.registration import Endpoint, EndpointPhase, EndpointState
 from gpu_device_plugin.nvml.xids import health_rules
 from gpu_device_plugin.settings.agent_settings import Settings, configuration_at_start
@@ -132,7 +133,7 @@ class Wiring:
             Memory(MemoryFile(directory, "node", NodeRecord, edges.boot_id), self.writer),
             settings,
             self.holders.of,
-            self.schemes.recorder,
+            self.schemes.divides,
         )
         mode = self.mode
         self.configuration = ConfigurationFollower(
@@ -166,8 +167,7 @@ class Wiring:
         self.nvml = edges.nvml(self.cards.observe)
 
     def _takes_mig(self, card: CardReport) -> bool:
-        mode = self.node_store.read().mode
-        return any(scheme.takes_mig(card, mode) for scheme in self.schemes.recorders)
+        return self.schemes.nvidia.takes_mig(card, self.node_store.read().mode)
 
     def _wire_admission(self) -> None:
         settings, in_force = self.settings, self.in_force
@@ -247,23 +247,22 @@ class Wiring:
             fetch_spec=self.fetch_spec,
             adopt=self.reconciler.run_pass,
         )
-        self.calls = KubeletCalls(
-            caller_lookup=self.caller_lookup,
-            holders=check,
-            admission=self.admission,
-            setup=self.setup,
-            prestart=self.prestart,
-            recorder=self.recorder,
-            state=state,
-            gate=self.gate,
-            schemes=self.schemes,
-            metrics=self.metrics,
-            note_answer=self.holders.unreconciled_allocations.note,
+        both = (
+            self.admission,
+            self.setup,
+            check,
+            self.prestart,
+            self.recorder,
+            state,
+            self.gate,
+            self.schemes,
+            self.metrics,
         )
+        self.fraction_calls = FractionCalls(*both, self.caller_lookup)
+        self.device_calls = DeviceCalls(*both, self.holders.unreconciled_allocations)
 
     def _wire_offers(self) -> None:
         """What claims and the device plugin offer of the cards; claims only while the allocation API is `dra`."""
-        calls, edges = self.calls, self.edges
         self.claim_endpoint = ClaimEndpoint(
             ClaimParts(
                 admission=self.admission,
@@ -282,17 +281,17 @@ class Wiring:
             ),
             Path(self.settings.kubelet_dir),
         )
-        note = self.registrations.note
-        self.device_lists = DeviceLists(
-            lambda name: Endpoint(
-                name, calls, edges.plugins, self.schemes.recorder(name) is None, note
-            ),
-            self.offered_pools,
-        )
+        self.device_lists = DeviceLists(self._endpoint, self.offered_pools)
         self.node_store.subscribe(self.claim_endpoint.changed)
         self.ledger_store.changed.subscribe(self.claim_endpoint.changed)
         self.reconciler.checkpoint_stale.subscribe(self.device_lists.send_again)
         self.registrations.changed.subscribe(self._endpoint_changed)
+
+    def _endpoint(self, resource: str) -> Endpoint:
+        plugins, note = self.edges.plugins, self.registrations.note
+        divides = self.schemes.divides(resource)
+        calls = self.fraction_calls if divides else self.device_calls
+        return Endpoint(resource, calls, plugins, divides, note)
 
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
         """What the device plugin offers: nothing while claims give the cards."""
@@ -303,7 +302,7 @@ class Wiring:
     def _wire_readers(self) -> None:
         cards, in_force = self.cards, self.in_force
         reconciler, store = self.reconciler, self.ledger_store
-        files, recorders = self.setup.files, self.schemes.recorders
+        files = self.setup.files
         self.usage = UsageReader(
             lambda slice_id: read_region(files.region(slice_id)),
             lambda: store.living,
@@ -324,7 +323,7 @@ class Wiring:
         )
         self.features = FeatureLabels(
             lambda: in_force.current.features,
-            lambda *known: merge(each.feature_labels(*known) for each in recorders),
+            self.schemes.nvidia.feature_labels,
             lambda: cards.every_card,
             lambda: cards.versions,
             self.node_store.read,

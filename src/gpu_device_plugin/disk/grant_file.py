@@ -52,7 +52,7 @@ class ShareRecord(msgspec.Struct, frozen=True):
 class GrantRecord(msgspec.Struct, frozen=True):
     """One grant. `units` are ids by the name of their resource, shares in order of NVML index.
 
-    Beside these keys stand those of the grant's scheme (`Scheme.own_record`).
+    Beside these keys stand those that only fractions have (`AliyunScheme.own_record`).
     """
 
     id: _FileName
@@ -105,7 +105,7 @@ def grant_of(record: GrantRecord) -> Grant:
 
 def _share(record: ShareRecord, core_percent: int) -> Share:
     size = record.memory_bytes
-    mib = MiB((size or 0) // 2**20)  # of a scheme that counts otherwise: see `Scheme.restored`
+    mib = MiB((size or 0) // 2**20)  # of fractions it is what was asked: see `AliyunScheme.restore`
     return Share(record.device, size, core_percent, record.is_exclusive, mib)
 
 

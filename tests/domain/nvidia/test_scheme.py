@@ -10,7 +10,6 @@ from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import Paths
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.state import NodeState
@@ -108,7 +107,8 @@ def test_what_is_offered_is_served_whatever_profiles_the_card_has(profile: str) 
 
     assert pool.resource == f"nvidia.com/mig-{profile.replace('+', '.')}"
     assert every.offers(state)
-    assert every.find_serving(pool.resource, state).scheme is every.recorder(pool.resource)
+    assert every.serving_view(pool.resource, state) == every.view(every.nvidia, state)
+    assert not every.divides(pool.resource)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,7 @@ def test_cards_of_the_last_run_are_not_taken_for_whole_ones() -> None:
 
 def test_two_replicas_are_refused_where_one_is_the_most() -> None:
     """R-702, with NVIDIA's text; one of a whole card's is given."""
-    scheme = schemes(SLICED).recorder(GPU)
-    assert scheme is not None
+    scheme = schemes(SLICED).nvidia
     state = node(NodeMode.DEFAULT, whole(1))
 
     scheme.check_call(Call(GPU, 1, frozenset({"GPU-0::0"})), state)
@@ -191,8 +190,7 @@ def test_of_a_device_that_is_not_offered_now_nobody_else_gets_a_part() -> None:
     """A pod may hold a card whole that the node divides by now, or that is away."""
     state = node(NodeMode.CGPU, whole(1))
     every = schemes(Configuration())
-    recorder = every.recorder(GPU)
-    assert recorder is not None
+    recorder = every.nvidia
 
     share = recorder.share(GPU, state.cards[0].uuid, every.view(recorder, state))
 
@@ -214,7 +212,7 @@ def test_the_mps_daemon_is_wanted_in_mode_default_until_its_cards_are_back(
 ) -> None:
     """Its DaemonSet selects nodes by that label; elsewhere it would take cards that are divided."""
     state = replace(node(mode, whole(1)), mps_served=served)
-    (scheme,) = schemes(configuration).recorders
+    scheme = schemes(configuration).nvidia
     labels = scheme.feature_labels(state.cards, state, Machine("535.1.2", "12.2"))
 
     assert labels["nvidia.com/mps.capable"] == wanted
@@ -240,7 +238,7 @@ def test_feature_labels_tell_of_sharing_only_where_the_mode_shares(
 ) -> None:
     """A pod that a label sends to a node of fractions would find no replica there."""
     state = node(mode, cards)
-    (scheme,) = schemes(configuration).recorders
+    scheme = schemes(configuration).nvidia
     labels = scheme.feature_labels(cards, state, Machine("535.1.2", "12.2"))
 
     assert (labels[f"{GPU}.replicas"], labels[f"{GPU}.sharing-strategy"]) == wanted
@@ -267,8 +265,7 @@ def test_a_node_that_may_be_ready_with_a_bad_layout_still_says_what_is_wrong() -
 def test_topology_gives_no_card_away_that_an_mps_daemon_has() -> None:
     """A daemon that was started by hand does not know the node's mode."""
     state = replace(node(NodeMode.TOPOLOGY, whole(2)), mps_root="/run/mps", mps_served="GPU-1\n")
-    scheme = schemes(Configuration()).of("aliyun.com/gpu")
-    assert isinstance(scheme, KubeletChoosesDevices)
+    scheme = schemes(Configuration()).nvidia
 
     (pool,) = scheme.pools(state)
     assert [group.ids for group in pool.groups] == [("GPU-0",)]
@@ -292,8 +289,7 @@ def test_an_imex_channel_that_the_node_lacks_is_left_out_or_keeps_it_from_servin
     configuration = Configuration(imex_channels=(0,), is_imex_required=required == "yes")
     state = replace(node(NodeMode.DEFAULT, whole(1)), imex_channels=there)
     ours = schemes(configuration)
-    scheme = ours.of(GPU)
-    assert isinstance(scheme, KubeletChoosesDevices)
+    scheme = ours.nvidia
     layout = scheme.layout(state)
 
     assert sum(len(pool.groups) for pool in scheme.pools(state)) == cards

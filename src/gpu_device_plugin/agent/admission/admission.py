@@ -16,9 +16,8 @@ from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.call_state import Pending
 from gpu_device_plugin.domain.grants.caller import Call, Caller
-from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder
+from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, NewGrant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import NewGrant
 from gpu_device_plugin.domain.node.memory_enforcer import (
     EnforcerChoice,
     MemoryEnforcer,
@@ -71,7 +70,7 @@ class Admission:
             if held:
                 return await self.answer_again(held[0])
             state = self.state()
-            scheme, view = self.schemes.find_reserving(state)
+            scheme, view = self.schemes.fractions, self.schemes.dividing_view(state)
             chosen = scheme.reserve(holder, demand, self.ledger, view, devices)
             new_id = slice_id or secrets.token_hex(_SLICE_ID_BYTES)
             new = NewGrant(new_id, self.wall_seconds(), state.isolates)

@@ -13,7 +13,7 @@ from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.mps_serving import kept_by_daemon
 from gpu_device_plugin.disk.state_file import Memory, NodeRecord
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn
+from gpu_device_plugin.domain.grants.grant import GrantedIn
 from gpu_device_plugin.domain.node.allocation_api import (
     ALLOCATION_API_LABEL,
     AllocationApi,
@@ -50,8 +50,7 @@ _GOOD_NEWS = frozenset({"ModeSwitched", "UnitSwitched", "AllocationApiSwitched"}
 class ModeFollower:
     """Follows the node's labels; a switch waits until no pod holds a slice.
 
-    `recorder_of` names the scheme of a resource of which the kubelet's choice stands: what another
-    plugin may have given.
+    `divides` tells whether a resource is of fractions: what pods hold of others, another plugin may have given.
     """
 
     node_store: NodeStore
@@ -59,7 +58,7 @@ class ModeFollower:
     memory: Memory[NodeRecord]
     settings: Settings
     holders: Callable[[Callable[[str], bool]], Sequence[str] | None]
-    recorder_of: Callable[[str], object | None]
+    divides: Callable[[str], bool]
 
     def __post_init__(self) -> None:
         self._labels: Mapping[str, str] | None = None
@@ -213,7 +212,7 @@ class ModeFollower:
 
     def _keeps_mode(self, resource: str) -> bool:
         """Whether pods that hold it keep the node's mode; not what another plugin must have given."""
-        return resource in self.registered or self.recorder_of(resource) is None
+        return resource in self.registered or self.divides(resource)
 
     def republish_if_waiting(self) -> None:
         if self.is_waiting:

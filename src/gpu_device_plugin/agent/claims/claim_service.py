@@ -125,7 +125,7 @@ class ClaimEndpoint:
         if is_left or state.allocation_api is not AllocationApi.DRA:
             return []
         try:
-            scheme, view = self._parts.schemes.find_reserving(state)
+            view = self._parts.schemes.dividing_view(state)
         except RequestError:
             return []
         grants = self._parts.admission.ledger.grants.values()  # of units, where the record was lost
@@ -134,7 +134,7 @@ class ClaimEndpoint:
             OfferedDevice(card, str(state.mode), capacity, taints(card.uuid, state))
             for card in view.cards
             if card.is_shown and card.uuid not in by_units
-            if (capacity := scheme.capacity(card, view))
+            if (capacity := self._parts.schemes.fractions.capacity(card, view))
         ]
 
     def _offer(self) -> None:

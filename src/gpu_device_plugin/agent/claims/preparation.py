@@ -170,10 +170,7 @@ class Preparation:
 
     def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
         """The CDI file of a claim that holds a grant; what stands in it."""
-        scheme = self._parts.schemes.decider(grant)
-        edits = (
-            self._parts.setup.edits(scheme, grant, self._state()) if scheme else ContainerEdits()
-        )
+        edits = self._parts.setup.edits(self._parts.schemes.fractions, grant, self._state())
         try:
             self._parts.cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
         except StorageError as error:
@@ -196,8 +193,8 @@ class Preparation:
         by_name = cards_by_name(state)
         uuids = [by_name[each.device].uuid for each in claim.devices]
         self._check_known(state)
-        scheme, view = self._parts.schemes.find_reserving(state)
-        needed = scheme.claim_demand(claim.devices, view)
+        view = self._parts.schemes.dividing_view(state)
+        needed = self._parts.schemes.fractions.claim_demand(claim.devices, view)
         is_shared = False
         if not slice_id:  # containers that run already keep what they have
             others = {g.holder.claim_name for g in self._parts.admission.ledger.of_pod(pod)}

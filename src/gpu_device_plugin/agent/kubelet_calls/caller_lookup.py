@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_cal
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import Witnesses, not_taken_back
 from gpu_device_plugin.domain.node.pods import ContainerKind, ListedPod, PodKey, PodRef, PodRequest
-from gpu_device_plugin.domain.scheme_registry import EVERYTHING, Scope
+from gpu_device_plugin.domain.scheme_registry import OF_FRACTIONS
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import ClusterError, KubeletError, UnknownPodError
 
@@ -39,8 +39,8 @@ class FoundCaller:
 
     caller: Caller
     live: Ledger
-    """Grants of the call's scheme, but for those of pods that may be over."""
-    others: Ledger  # such grants of other schemes, and of claims
+    """Grants of fractions by units, but for those of pods that may be over."""
+    all_live: Ledger  # such grants of whole devices and of claims too
     held: frozenset[str]  # unit ids that the container holds already, by the kubelet's List
 
 
@@ -89,7 +89,6 @@ class CallerLookup:
         self,
         call: Call,
         session: Caller | None,
-        scope: Scope = EVERYTHING,
         admitting: PodRef | None = None,
         offered: frozenset[str] | None = None,
     ) -> FoundCaller:
@@ -104,8 +103,8 @@ class CallerLookup:
         seen_now = self._seen
         if session is not None and session.pod.key not in seen_now:
             session = None
-        own = scope.ledger(self._live.ledger)
-        mine, known = scope.pods(listed), scope.specs(sure)
+        own = OF_FRACTIONS.ledger(self._live.ledger)
+        mine, known = OF_FRACTIONS.pods(listed), OF_FRACTIONS.specs(sure)
         caller = find_caller(call, mine, known, own, seen, session, admitting)
         witnesses = self.sources.witnesses(listed, specs, self._replaced)
         self._over = witnesses.over(self._live.ledger)
@@ -114,7 +113,8 @@ class CallerLookup:
             self._over -= not_taken_back(ledger, over, call.resource, offered, specs)
         left = witnesses.left_running(self._live.ledger)
         self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
-        return FoundCaller(caller, *scope.parts(self.living), _held(caller, listed))
+        living = self.living
+        return FoundCaller(caller, OF_FRACTIONS.ledger(living), living, _held(caller, listed))
 
     @property
     def living(self) -> Ledger:

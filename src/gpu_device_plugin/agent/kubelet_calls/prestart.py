@@ -104,9 +104,8 @@ class PreStart:
         scheme, spec = self.schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:
             named = scheme.check_spec(named, spec, state)
-        decider = self.schemes.decider(named)
-        if decider is not None:
-            decider.check_shape(named, state)
+        if self.schemes.is_fraction(named):
+            self.schemes.fractions.check_shape(named, state)
         return named
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:

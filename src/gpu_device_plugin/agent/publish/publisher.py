@@ -38,7 +38,7 @@ from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCERS
 from gpu_device_plugin.domain.node.modes import is_whole
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, StateReader, UnitCount
-from gpu_device_plugin.domain.scheme_registry import Schemes, merge
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.kubernetes.objects.events import time_stamp
 from gpu_device_plugin.web.metrics.agent_metrics import (
     AgentMetrics,
@@ -88,8 +88,7 @@ class Publisher:
 
     def show(self) -> None:
         state, ledger = self.state(), self.ledger()
-        views = self.schemes.views(self.schemes.all, state)
-        counts = merge(scheme.counts(view, ledger) for scheme, view in views)
+        counts = self.schemes.counts(state, ledger)
         self.metrics.publish(
             Snapshot(
                 cards=tuple(self._card_samples(state, counts, ledger)),
@@ -124,12 +123,12 @@ class Publisher:
         # None is an answer too: all may be in MIG mode now. Before the driver has one, the last counts.
         if state.mode is not None and (shown or versions.driver):
             found = node_labels(shown, *versions)
-            is_by_claims = state.allocation_api is AllocationApi.DRA
+            is_by_claims, nvidia = state.allocation_api is AllocationApi.DRA, self.schemes.nvidia
             cards = cards_annotation(
                 shown,
                 state.healthy,
                 state.terms,
-                merge(s.replicas(v) for s, v in self.schemes.views(self.schemes.recorders, state)),
+                nvidia.replicas(self.schemes.view(nvidia, state)),
                 ledger.use_by_claims() if is_by_claims else None,
                 dict(_unusual_enforcers(state)),
                 dict(_faults(state)),
@@ -164,7 +163,7 @@ class Publisher:
             if self._published.get(pod.uid) != published:
                 assume_time_ns = int(min(g.created_seconds for g in grants) * 1e9)
                 assume_time_ns = assume_time_ns or int(self.wall_seconds() * 1e9)
-                values = self._annotations(grants, state, assume_time_ns)
+                values = self.schemes.annotations(grants, state, assume_time_ns)
                 if values:
                     self.cluster.annotate_pod(pod, values)
                     self._published[pod.uid] = published
@@ -180,20 +179,6 @@ class Publisher:
         is_answered = bool(state.cards or self.driver().driver)
         if not state.mark and is_answered and self.cluster.is_synced():
             self._tell_holdings(by_pod)
-
-    def _annotations(
-        self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
-    ) -> Mapping[str, str]:
-        """What a pod's annotations say of its grants; nothing where they have to wait."""
-        schemes = self.schemes
-        return merge(
-            scheme.annotations(
-                [grant for grant in grants if schemes.of_grant(grant) is scheme],
-                view,
-                assume_time_ns,
-            )
-            for scheme, view in schemes.views(schemes.all, state)
-        )
 
     def _tell_holdings(self, by_pod: Mapping[PodRef, Sequence[Grant]]) -> None:
         specs = self.specs()

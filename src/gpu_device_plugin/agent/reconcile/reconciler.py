@@ -36,7 +36,7 @@ from gpu_device_plugin.domain.grants.snapshot_comparison import (
 )
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
 from gpu_device_plugin.domain.node.state import StateReader
-from gpu_device_plugin.domain.scheme_registry import Schemes
+from gpu_device_plugin.domain.scheme_registry import Schemes, Scope
 from gpu_device_plugin.errors import KubeletError, RequestError, StorageError
 
 PASS_SECONDS = 30.0
@@ -199,10 +199,10 @@ class Reconciler:
         specs = {spec.ref.uid: spec for spec in witnesses.specs.values() if spec.ref.uid}
         there = ledger.release(witnesses.displaced(ledger))
         schemes, state = self.schemes, self.state()
-        scopes = {scheme: schemes.scope(scheme) for scheme in schemes.all}
         parts = {
             scheme: (own.pods(snapshot.listed), own.ledger(ledger), own.entries)
-            for scheme, own in scopes.items()
+            for scheme in (schemes.fractions, schemes.nvidia)
+            for own in (Scope(scheme.resources),)
         }
         found = []
         for grant in ledger.grants.values():
@@ -221,7 +221,7 @@ class Reconciler:
                 except RequestError as error:
                     # It runs already, and stays unchecked: PreStart refuses the next start.
                     self.recorder.found_against_rules(named, error)
-            is_more = named.units != grant.units and not schemes.decider(grant)
+            is_more = named.units != grant.units and not schemes.is_fraction(grant)
             if is_more or not named.is_sized:
                 named = schemes.of_grant(named).with_size(named, state)
             if named != grant:
@@ -239,8 +239,8 @@ class Reconciler:
         adopted = self.schemes.adopt(unknown, specs, there)
         known = frozenset().union(*(grant.all_ids for grant in adopted))
         self._unadopted = [units for units in unknown if units.ids.isdisjoint(known)]
-        for grant in filter(self.schemes.decider, adopted):
-            self.recorder.adopted(grant)  # of a scheme that records this is the usual way
+        for grant in filter(self.schemes.is_fraction, adopted):
+            self.recorder.adopted(grant)  # of whole devices this is the usual way
         now = self.wall_seconds()
         found = map(self.setup.with_enforcer_found, adopted)
         return [replace(grant, created_seconds=now) for grant in found]

@@ -55,13 +55,12 @@ from gpu_device_plugin.domain.grants.container_edits import (
     Mount,
     Paths,
 )
-from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, Share
-from gpu_device_plugin.domain.grants.kubelet_chooses import UngrantedUnits, ungranted_units
+from gpu_device_plugin.domain.grants.grant import Demand, Grant, GrantedIn, Holder, NewGrant, Share
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import GrantedIn, Layout, NewGrant
+from gpu_device_plugin.domain.grants.ungranted_units import UngrantedUnits, ungranted_units
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated
 from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRequest
-from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool, UnitCount
+from gpu_device_plugin.domain.node.state import DeviceGroup, Layout, NodeState, Pool, UnitCount
 from gpu_device_plugin.errors import RequestError
 
 
@@ -166,13 +165,14 @@ class AliyunScheme(FractionDecisions):
         named = (c for c in spec.containers if (c.kind is ContainerKind.APP, c.index) == place)
         return next((container.name for container in named), "")
 
-    def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
-        """With what claims hold, which has no ids, moved from free to held."""
-        found = super().counts(state, ledger)
+    def with_claims(
+        self, counts: Mapping[str, Sequence[UnitCount]], ledger: Ledger
+    ) -> Mapping[str, Sequence[UnitCount]]:
+        """Counts by card, with what claims hold, which has no ids, moved from free to held."""
         claims = [grant for grant in ledger.grants.values() if grant.holder.claim]
         return {
             card: _with_claims(units, [grant for grant in claims if card in grant.devices])
-            for card, units in found.items()
+            for card, units in counts.items()
         }
 
     def layout(self, state: NodeState) -> Layout:

@@ -22,13 +22,12 @@ from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Holder
 from gpu_device_plugin.domain.grants.init_containers import demands_ahead
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.scheme_protocol import Scheme
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.errors import DoesNotFitError
 
 
-class FractionDecisions(Scheme):
+class FractionDecisions:
     """The part of the scheme that chooses cards and units."""
 
     def decide(self, caller: Caller, offer: Offer, state: NodeState) -> Pending:

@@ -67,7 +67,6 @@ class CallState:
     """
 
     pending: Pending | None = None
-    caller: Caller | None = None
     answered_at: float = -math.inf
 
     def decide(self, pending: Pending) -> "CallState":
@@ -86,6 +85,9 @@ class CallState:
         granted = known.granted | {resource}
         return replace(self, pending=replace(known, granted=granted, slice_id=slice_id))
 
+    def answered(self, now: float) -> "CallState":
+        return replace(self, answered_at=now)
+
     def refuse(self) -> "CallState":
         """The kubelet makes no further call for the container."""
         return replace(self, pending=None)
@@ -95,6 +97,13 @@ class CallState:
         """The container that is being admitted, where a call has found that there is one."""
         assert self.pending is not None  # noqa: S101 - each caller has decided first
         return self.pending
+
+    def open_for(self, resource: str, now: float) -> Pending | None:
+        """The decision that a call for `resource` may still belong to."""
+        known = self.pending
+        if known is None or not known.preferred or resource in known.preferred:
+            return None
+        return known if self.admitting(now) else None
 
     def awaits(self, call: Call) -> bool:
         """Whether exactly this Allocate is expected; each comes only once."""
@@ -121,9 +130,8 @@ class Offer:
     """What a call may choose from.
 
     Attributes:
-        live: Grants of the call's scheme, of pods that the kubelet still has.
-        others: Such grants of other schemes, and of claims: they have no units of this call's
-            resource, and take room of the same devices.
+        live: Grants of fractions by units, of pods that the kubelet still has.
+        all_live: Such grants of whole devices and of claims too, which take room of the same devices.
         is_given: Whether the kubelet has chosen already: it reuses these units.
         held: Unit ids that the asking container holds already, by the kubelet's List.
     """
@@ -131,15 +139,9 @@ class Offer:
     call: Call
     available: frozenset[str]
     live: Ledger
-    others: Ledger = field(default_factory=Ledger)
+    all_live: Ledger
     is_given: bool = False
     held: frozenset[str] = frozenset()
-
-    @property
-    def all_live(self) -> Ledger:
-        if not self.others.grants:
-            return self.live
-        return Ledger({**self.live.grants, **self.others.grants})
 
 
 def check_in_service(pending: Pending, state: NodeState) -> None:

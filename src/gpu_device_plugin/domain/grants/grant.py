@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple
 
-from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
+from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRef
 
 
@@ -222,3 +223,19 @@ class Grant:
 
     def with_ids(self, resource: str, ids: Iterable[str]) -> "Grant":
         return replace(self, units={**self.units, resource: tuple(sorted(ids))})
+
+
+class GrantedIn(NamedTuple):
+    """Mode and memory unit of the node when a grant was given."""
+
+    mode: NodeMode
+    unit: MemoryUnit
+
+
+@dataclass(frozen=True, slots=True)
+class NewGrant:
+    """What is not decided of a grant."""
+
+    slice_id: str
+    created_seconds: float
+    is_isolated: bool

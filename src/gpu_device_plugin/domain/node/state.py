@@ -174,3 +174,13 @@ class Pool:
 
     resource: str
     groups: tuple[DeviceGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Why a node does not fit what it is to offer; what waits, card by card; which names it is to share and does not."""
+
+    problem: str = ""
+    left_out: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    unshared: tuple[str, ...] = ()

@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.cards.nvml_reports import CardReport
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.container_edits import (
@@ -14,18 +16,18 @@ from gpu_device_plugin.domain.grants.container_edits import (
     MigPart,
     Paths,
 )
-from gpu_device_plugin.domain.grants.grant import Grant, Share
+from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
 from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     TOPOLOGY_GPU,
     devices_annotation,
 )
-from gpu_device_plugin.domain.grants.kubelet_chooses import KubeletChoosesDevices
-from gpu_device_plugin.domain.grants.scheme_protocol import Layout
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.grants.ungranted_units import UngrantedUnits, ungranted_units
 from gpu_device_plugin.domain.node.labels import Machine
 from gpu_device_plugin.domain.node.modes import NodeMode, is_whole
-from gpu_device_plugin.domain.node.pods import ContainerKind
-from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool
+from gpu_device_plugin.domain.node.pods import ContainerKind, HeldUnits, PodRequest
+from gpu_device_plugin.domain.node.state import DeviceGroup, Layout, NodeState, Pool
 from gpu_device_plugin.domain.nvidia.configuration import (
     GPU,
     PREFIX,
@@ -46,11 +48,15 @@ from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, cut_obstacle, resource_of
 from gpu_device_plugin.domain.nvidia.mps import as_client
 from gpu_device_plugin.domain.nvidia.offers import Offered, Offers, choose_preferred, device_of
-from gpu_device_plugin.errors import RequestError
+from gpu_device_plugin.errors import DoesNotFitError, RequestError
 
 
-class NvidiaScheme(KubeletChoosesDevices):
-    """NVIDIA's resources, as its configuration has them.
+class NvidiaScheme:
+    """NVIDIA's resources, as its configuration has them: the kubelet's choice of devices stands.
+
+    Whole devices and replicas of them need no decision of the agent, so a call need not be known to be a
+    certain pod's, and nothing is written inside it. Who holds what is read from List and checkpoint
+    by reconcile, and lies in the same ledger as the grants of fractions.
 
     The configuration in force, and what pods hold of the node's devices, are asked at each call.
     """
@@ -106,6 +112,7 @@ class NvidiaScheme(KubeletChoosesDevices):
         return found
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:
+        """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
         offered = (d for devices in self._offers(state).resources.values() for d in devices)
         return {device.uuid: device.replicas for device in offered if device.replicas > 1}
 
@@ -166,17 +173,87 @@ class NvidiaScheme(KubeletChoosesDevices):
         """`nvidia.com/gpu: 2`."""
         return ", ".join(f"{name}: {len(ids)}" for name, ids in sorted(grant.units.items()))
 
+    def groups(self, resource: str, state: NodeState) -> Mapping[str, DeviceGroup]:
+        """The units of a resource that are offered now, each with its group."""
+        return {
+            unit: group
+            for pool in self.pools(state)
+            if pool.resource == resource
+            for group in pool.groups
+            for unit in group.ids
+        }
+
     def check_call(self, call: Call, state: NodeState) -> None:
-        """Shared devices are given one at a time, where that is asked for (R-702)."""
-        super().check_call(call, state)
-        devices = self._devices_of_call(call, state)
-        is_shared = any(device.replicas > 1 for device in devices)
-        if is_shared and len(devices) > 1 and self._configuration().sharing.is_one_at_most:
+        """Check that these units may be given to a container, whichever it is.
+
+        Raises:
+            RequestError: A unit is not offered now, or several shared ones are asked where one is the most (R-702).
+            DoesNotFitError: A device is unhealthy.
+        """
+        groups = self.groups(call.resource, state)
+        unknown = sorted(call.must_include - groups.keys())
+        if unknown:
+            raise RequestError(
+                f'invalid allocation request for "{call.resource}": invalid request: '
+                f"unknown device: {', '.join(unknown)}",
+                reason="UnknownDevice",
+            )
+        out = sorted(text for text in call.must_include if not groups[text].is_healthy)
+        if out:
+            raise DoesNotFitError(
+                f"{', '.join(out)} became unhealthy after the kubelet had chosen it; create the "
+                f"pod again",
+                reason="NoHealthyCard",
+            )
+        given = self._devices_of_call(call, state)
+        is_shared = any(device.replicas > 1 for device in given)
+        if is_shared and len(given) > 1 and self._configuration().sharing.is_one_at_most:
             raise RequestError(
                 f'invalid allocation request for "{call.resource}": invalid request: maximum '
-                f"request size for shared resources is 1; found {len(devices)}",
+                f"request size for shared resources is 1; found {len(given)}",
                 reason="OneAtMost",
             )
+
+    def held_otherwise(
+        self, held: Iterable[CheckpointEntry], state: NodeState
+    ) -> Mapping[str, str]:
+        """Units of cards of which these hold something that is not offered now -> uid of the pod.
+
+        The kubelet cannot object to giving them: it counts units by resource and id, and either differs
+        from what it has given of the card already.
+        """
+        groups = [(pool.resource, group) for pool in self.pools(state) for group in pool.groups]
+        offered = {(resource, unit) for resource, group in groups for unit in group.ids}
+        parents = {part.uuid: c.uuid for c in state.cards for part in c.hardware.instances}
+        pods: dict[str, str] = {}
+        for entry in held:
+            for unit in entry.ids:
+                if (entry.resource, unit) not in offered:
+                    device = self.share(entry.resource, unit, state).device
+                    pods[parents.get(device, device)] = entry.pod_uid
+        found = (group for _, group in groups if group.card in pods)
+        return {unit: pods[group.card] for group in found for unit in group.ids}
+
+    def devices(self, call: Call, state: NodeState) -> frozenset[str]:
+        return frozenset(self.share(call.resource, u, state).device for u in call.must_include)
+
+    def with_size(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with its shares as the devices are now."""
+        return replace(grant, shares=self._shares(grant.units, state))
+
+    def check_spec(self, grant: Grant, spec: PodRequest, _state: NodeState) -> Grant:
+        """The grant with what the pod spec says of its holder; there is no rule about it."""
+        container = spec.container(grant.container)
+        if container is None:
+            return grant
+        pod = replace(spec.ref, uid=grant.pod.uid or spec.ref.uid)
+        holder = Holder(pod, container.name, container.kind, container.index)
+        return replace(grant, holder=holder, is_checked=True)
+
+    def adopt(
+        self, held: Iterable[HeldUnits], specs: Iterable[PodRequest], state: NodeState
+    ) -> tuple[Grant, ...]:
+        return tuple(self._grant(each, state) for each in ungranted_units(held, specs))
 
     def share(self, resource: str, unit: str, state: NodeState) -> Share:
         """A whole card's or instance's memory; replicas of one device are one share of it.
@@ -192,6 +269,7 @@ class NvidiaScheme(KubeletChoosesDevices):
         return Share(uuid, part.memory_mib << 20, is_exclusive=device.replicas == 1)
 
     def edits(self, call: Call, state: NodeState, paths: Paths) -> ContainerEdits:
+        """What a container receives that holds the call's units."""
         devices = self._devices_of_call(call, state)
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
         configuration = with_channels(self._configuration(), state.imex_channels)
@@ -200,6 +278,25 @@ class NvidiaScheme(KubeletChoosesDevices):
         if is_client and any(device.replicas > 1 for device in devices):
             return as_client(found, call.resource, configuration.mps_root)
         return found
+
+    def _grant(self, of: UngrantedUnits, state: NodeState) -> Grant:
+        units = {resource: tuple(sorted(part.ids)) for resource, part in of.parts.items()}
+        return Grant(
+            slice_id=of.derived_id("recorded"),
+            holder=of.holder,
+            units=units,
+            shares=self._shares(units, state),
+            is_isolated=False,
+            is_checked=of.is_known,
+        )
+
+    def _shares(self, units: Mapping[str, Sequence[str]], state: NodeState) -> tuple[Share, ...]:
+        """A device of which several units are held counts once."""
+        shares = (self.share(name, text, state) for name, ids in units.items() for text in ids)
+        by_device = {share.device: share for share in shares}
+        return tuple(
+            replace(s, memory_mib=MiB((s.memory_bytes or 0) // 2**20)) for s in by_device.values()
+        )
 
     def _devices(self, resource: str, state: NodeState) -> tuple[Offered, ...]:
         return self._offers(state).resources.get(resource, ())
