@@ -1,4 +1,4 @@
-"""By which CDI names containers get their cards, as the node's specifications have them when the agent starts."""
+"""By which CDI names containers get their cards, as the node's specifications have them now."""
 
 import json
 from pathlib import Path
@@ -54,15 +54,13 @@ async def names(rig: Rig, pod: str) -> set[str]:
 async def test_cards_come_by_cdi_where_runtime_and_specification_allow_it_and_else_as_ever() -> (
     None
 ):
-    """What is decided at a start holds until the next; pods that run keep what they were given."""
+    """A specification that comes later is followed; pods that run keep what they were given."""
     async with running_rig(is_started=False) as rig:
         await set_runtime(rig, "containerd://2.4.2")
         assert "cards by envvar: no CDI specification is of kind" in await serve(rig)
         assert await names(rig, "before") == set()
         await write(rig, OURS)
-        assert await names(rig, "same") == set()
-
-        assert f"cards by cdi-cri ({OURS})" in await serve(rig)
+        await rig.until_page(f"cards by cdi-cri ({OURS})")
         assert await names(rig, "by-cdi") == {f"{OURS}={rig.card_of('by-cdi')}"}
         old = await rig.kubelet.start_container(rig.uid("before"), "main-0")
         assert (set(old.cdi_names), rig.card_of("before")) == (
@@ -114,6 +112,28 @@ async def test_instances_are_looked_for_as_cards_are() -> None:
 
         await write(rig, OURS, *(each.uuid for card in view.cards for each in card.instances))
         assert f"cards by cdi-cri ({OURS})" in await serve(rig, **settings)
+
+
+async def test_instances_that_are_cut_while_the_agent_runs_come_by_cdi_once_they_are_named() -> (
+    None
+):
+    """Until then by the environment, which any runtime of NVIDIA's understands."""
+    async with running_rig("a100-mig", is_started=False) as rig:
+        await set_runtime(rig, "containerd://2.4.2")
+
+        def instances() -> list[str]:
+            return [each.uuid for card in rig.cards.view().cards for each in card.instances]
+
+        await write(rig, OURS, *instances())
+        settings: dict[str, Any] = {"mode": "default", "mig_strategy": "mixed"}
+        assert f"cards by cdi-cri ({OURS})" in await serve(rig, **settings)
+
+        before = instances()
+        rig.cards.cut(0, ["7g.40gb"])
+        assert instances() != before
+        await rig.until_page(f"cards by envvar: the CDI specification of {OURS} does not name MIG-")
+        await write(rig, OURS, *instances())
+        await rig.until_page(f"cards by cdi-cri ({OURS})")
 
 
 async def test_the_runtime_is_remembered_while_the_api_server_is_away() -> None:

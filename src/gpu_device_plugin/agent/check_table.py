@@ -83,7 +83,7 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
 
 
 def _cdi_check(of: Wiring) -> Check[str | None]:
-    cure = "delete the agent's pod; without cdi.generator write it before, with `nvidia-ctk cdi generate`"
+    cure = "with cdi.generator delete the agent's pod; else write it with `nvidia-ctk cdi generate`"
     return Check("CardsNotInCdi", of.configuration.find_unnamed, cure, Severity.WARNING)
 
 

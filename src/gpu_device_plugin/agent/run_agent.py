@@ -233,7 +233,7 @@ class Agent:
         with suppress(TimeoutError):  # the specifications' disk may be stuck
             async with asyncio.timeout(RECOVER_SECONDS):
                 await configuration.read_cdi()
-        configuration.name_cards(cards.versions.driver, wiring.mode.runtime)
+        configuration.name_cards(lambda: cards.versions.driver, lambda: wiring.mode.runtime)
 
     @property
     def _knows_runtime(self) -> bool:

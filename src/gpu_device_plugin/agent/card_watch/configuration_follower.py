@@ -71,7 +71,8 @@ class ConfigurationFollower:
         self._has_base = self._is_in_force
         self._specs: Sequence[CdiCards] | None = None
         self._cards: Sequence[Card] | None = None
-        self._driver = self._runtime = ""
+        self._driver: Callable[[], str] = str  # says nothing
+        self._runtime: Callable[[], str] = str
 
     @property
     def may_choose(self) -> bool:
@@ -80,30 +81,44 @@ class ConfigurationFollower:
         return self._base.access.is_auto or bool(has_file and self._found.result is None)
 
     async def read_cdi(self) -> None:
-        """Read the node's CDI specifications, which count for the life of this process."""
+        """Read the node's CDI specifications."""
         if self.settings.cdi_dir:
             job = partial(read_cdi_cards, Path(self.settings.cdi_dir))
             self._specs = await self._thread.run(job)
 
-    def name_cards(self, driver: str, runtime: str) -> None:
-        """From now on it is known how containers' cards are named, under any configuration."""
-        self._cards = [card for card in self.node_store.read().cards if card.is_shown]
+    def name_cards(self, driver: Callable[[], str], runtime: Callable[[], str]) -> None:
+        """From now on it is known how containers' cards are named, under any configuration.
+
+        `driver` and `runtime` tell what runs now.
+        """
         self._driver, self._runtime = driver, runtime
-        self._put_in_force(self._named(self.in_force.current))
-        _log.info("cards are named", how=self.names)
+        self._cards = ()
+        self._name()
+        self.node_store.subscribe(self._name)
+
+    def _name(self, _: object = None) -> None:
+        """As cards and specifications are now: a new cut, or another specification, is followed."""
+        if self._cards is None:
+            return
+        self._cards = [card for card in self.node_store.read().cards if card.is_shown]
+        access = self._named(self._base).access
+        if access != self.in_force.current.access:
+            self._put_in_force(replace(self.in_force.current, access=access))
+            _log.info("cards are named", how=self.names)
 
     def _in_cdi(self, base: Configuration) -> CardsInCdi:
         """What the specifications say of the cards, and for `auto` the node too."""
-        if base.access.is_auto and not has_cdi(self._runtime):
-            known = self._runtime or "not known"
+        runtime, driver = self._runtime(), self._driver()
+        if base.access.is_auto and not has_cdi(runtime):
+            known = runtime or "not known"
             text = f"the container runtime ({known}) has CDI not on by default"
             return CardsInCdi(problem=text)
-        if base.access.is_auto and not self._driver:
-            return CardsInCdi(problem="the driver had not answered when the agent started")
+        if base.access.is_auto and not driver:
+            return CardsInCdi(problem="the driver has not answered")
         if self.settings.cdi_dir and self._specs is None:
             return CardsInCdi(problem="the disk of the CDI specifications did not answer")
         wanted = cdi_names(self._cards or (), is_by_index=base.is_by_index)
-        return cards_in_cdi(self._specs or (), wanted, self._driver)
+        return cards_in_cdi(self._specs or (), wanted, driver)
 
     @property
     def names(self) -> str:
@@ -137,19 +152,22 @@ class ConfigurationFollower:
             kept = self.node_store.read().mig_profile
             profile = self._asked_profile() if kept is None else kept
             self._put_in_force(replace(self.in_force.current, mig_profile=profile))
-        if has_file:
-            self._is_wanted.set()
-        else:
+        self._is_wanted.set()
+        if not has_file:
             self._take(self._base)
 
     async def follow(self) -> None:
-        """Read the files each time that `run` was called, until cancelled."""
-        if not (self.settings.config_file or self.settings.config_file_srcdir):
+        """Read the files, and CDI specifications, each time that `run` was called, until cancelled."""
+        has_file = self.settings.config_file or self.settings.config_file_srcdir
+        if not has_file:
             await self._keep(None)
         while True:
             await self._is_wanted.wait()
             self._is_wanted.clear()
-            await self._read()
+            if has_file:
+                await self._read()
+            await self.read_cdi()
+            self._name()
 
     async def _read(self) -> None:
         labels, name = self.labels(), None

@@ -31,7 +31,7 @@ class ListStrategy(StrEnum):
     CDI_ANNOTATIONS = "cdi-annotations"
     CDI_CRI = "cdi-cri"
     AUTO = "auto"
-    """Alone: CDI_CRI or ENVVAR, as the agent decides at its start."""
+    """Alone: CDI_CRI or ENVVAR, as the agent decides for what the node has."""
 
 
 CARD_KIND = "gpu-device-plugin/card"
