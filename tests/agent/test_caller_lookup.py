@@ -29,6 +29,7 @@ class Node:
 
     def __init__(self) -> None:
         self.listed = ListedPod(PodRef("default", "late"))
+        self.beside: list[ListedPod] = []
         self.watched: dict[tuple[str, str], PodRequest] = {}
         self.fetches = 0
         self.is_away = False
@@ -44,7 +45,7 @@ class Node:
 
     async def list_pods(self) -> list[ListedPod]:
         """PodResources List."""
-        return [self.listed]
+        return [self.listed, *self.beside]
 
     async def fetch(self, _namespace: str, _name: str) -> PodRequest | None:
         """A GET."""
@@ -156,6 +157,18 @@ async def test_a_pod_made_again_while_the_api_server_is_away_is_not_taken_for_th
     caller = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller
 
     assert (caller.pod.name, caller.pod.uid, caller.container) == ("late", "", None)
+
+
+async def test_of_two_new_pods_none_is_guessed_although_one_has_a_name_that_was_seen() -> None:
+    """A kubelet without its checkpoint asks for the one that was replaced; the other waits too."""
+    node, early = Node(), PodRef("default", "early", "uid-2")
+    node.watched[POD.key] = PodRequest(PodRef("default", "late", "uid-0"), (MAIN,))
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.watched = {POD.key: TEXT, early.key: PodRequest(early, (MAIN,))}
+    node.beside = [ListedPod(PodRef("default", "early"))]
+
+    with pytest.raises(UnknownPodError, match=r"2 pods may be asking .*late.*early"):
+        await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
 
 
 async def test_a_static_pod_whose_file_was_edited_is_known_as_another_one() -> None:

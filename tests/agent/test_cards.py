@@ -328,6 +328,8 @@ async def test_an_agent_that_starts_beside_a_card_that_hangs_offers_the_others()
         await rig.until_offered(THREE, 30)
         assert rig.kubelet.capacity(MEM) == 60
         assert not rig.events("NVMLStalled")
+        told = r'"index":2,[^}]*"healthy":false,"fault":"ProbeHangs'
+        await until(lambda: re.search(told, rig.annotations().get(CARDS_ANNOTATION, "")), 20)
 
 
 async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -> None:

@@ -8,7 +8,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.histories.node import NODE_PATH, Node
 from tests.histories.pods import Life, path_of
 from tests.histories.quiet import may_be_given_twice, noted_devices, possible_modes, waits
 from tests.histories.shapes import CORE, COUNT, MEM
-from tests.histories.truth import against_the_rules, card_of_device, grants, holds
+from tests.histories.truth import against_the_rules, card_of_device, grants, holds, numbers
 
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
 from gpu_device_plugin.domain.grants.holdings_annotation import (
@@ -130,7 +130,8 @@ def _card(
     is_as_it_was = not (devices | noted_devices(node)).isdisjoint({card.uuid, *card.all_instances})
     is_certain = _has_units(node) and not waits(node, card.uuid) and not is_as_it_was
     if entry is None:
-        if is_offered and is_certain:
+        is_slow_only = replace(card, call_seconds=0.0).is_sound and card.uuid in numbers(node)
+        if (is_offered or is_slow_only) and is_certain:
             yield f"card {card.uuid} is not told"
         return
     index = _index(node, card.uuid)

@@ -102,9 +102,14 @@ def _of_card(node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit) -> se
 
 
 def noted_devices(node: Node) -> set[str]:
-    """Of grants, while List may be short and until the pass after it: a pod rejected since may still hold them."""
+    """Of grants, while List may be short and until the pass after it: a pod rejected since may still hold them.
+
+    And of grants of living pods that the kubelet has forgotten.
+    """
     is_unsure = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + ABSENT_SECONDS)
-    return {device for grant in grants(node) for device in grant.devices if is_unsure}
+    forgotten = {life.pod.uid for life in node.pods.living() if life.is_forgotten}
+    kept = (grant for grant in grants(node) if is_unsure or grant.pod.uid in forgotten)
+    return {device for grant in kept for device in grant.devices}
 
 
 def _is_up_less_than(node: Node, seconds: float) -> bool:

@@ -1,5 +1,6 @@
 """A card whose calls take long is one sick card: the others are asked on, and its XIDs are read."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -147,3 +148,22 @@ async def test_a_card_that_was_slow_once_is_not_told_so_with_each_later_one(
     node.slow(2, 0)
     later = await watch.seen(Inventory)
     assert [each.is_silent for each in later.cards] == [False, False, True, False]
+
+
+@pytest.mark.parametrize(("lost", "silent"), [(0, 1), (1, 0)])
+async def test_a_card_that_hangs_beside_one_that_is_lost_is_named(
+    make_node: Callable[..., SimulatedNode], start: Start, lost: int, silent: int
+) -> None:
+    """A lost card is asked once: who waits for its next answer calls it a driver that hangs."""
+    node = make_node("v100", cards=2)
+    node.lose(lost)
+    watch = start(node.library, STEADY)
+    await watch.seen(Probe)
+    node.slow(silent, 3600, MEMORY)
+    await watch.seen(Probe, Probe(uuids(node)[silent], NO_ANSWER).__eq__)
+    later = start(node.library, STEADY)
+    shown = await later.seen(Inventory)
+    told = {slot.index: slot.error for slot in shown.unreadable}
+    assert told == {lost: "GPU_IS_LOST", silent: NO_ANSWER}
+    assert not watch.ever(Stalled)
+    assert not later.ever(Stalled)

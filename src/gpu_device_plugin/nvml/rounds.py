@@ -42,9 +42,9 @@ class Rounds:
     def __init__(self, driver: Driver, pace: Pace, tell: Callable[..., None]) -> None:
         self._driver, self._pace, self._tell = driver, pace, tell
         self._order = sorted(range(driver.count), key=lambda index: index == pace.last)
-        # The driver itself often answers where its cards do not; a card alone has no other witness.
-        witnesses = [None] if driver.count == 1 else self._order
-        self._questions = Questions(pace.silent_seconds, witnesses)
+        self._witnesses = set[int | None](self._order)
+        self._questions = Questions(pace.silent_seconds, self._witnesses)
+        self._find_witness()
         self._to_ask: list[int | None] = []
         self._began = -pace.probe_seconds
         self._is_wanted = self._is_shown = False
@@ -135,7 +135,17 @@ class Rounds:
             self._take_probe(index, value, is_late=is_late)
         return True
 
+    def _find_witness(self) -> None:
+        """A card alone, or beside cards that are not asked again, has the driver itself.
+
+        That often answers where its cards do not.
+        """
+        if len(self._order) - len(self._driver.unreadable) < 2:
+            self._witnesses.clear()
+            self._witnesses.add(None)
+
     def _take_card(self, index: int, *, is_late: bool) -> None:
+        self._find_witness()
         if index in self._driver.cards:
             self._driver.cards[index]["is_silent"] = is_late
         if self._is_shown:

@@ -6,6 +6,7 @@ long as this node has a state directory; NVML's index may change.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore
@@ -242,11 +243,19 @@ class CardInventory:
         # one whose instances are offered no more does not, because a card in MIG mode is no device.
         left_out = {report.uuid for report in inventory.cards} - shown
         kept = [
-            replace(card, index=CardIndex(-1))
+            replace(card, index=self._index_of(card, inventory))
             for card in known
             if card.uuid not in shown and not (card.hardware.is_mig and card.uuid in left_out)
         ]
         return tuple(sorted([*cards, *kept], key=lambda card: card.index))
+
+    def _index_of(self, card: Card, inventory: Inventory) -> CardIndex:
+        """NVML's index of a card that it shows and cannot open; -1 of one that is gone, or is no card now."""
+        named = (slot.index for slot in inventory.unreadable if slot.uuid == card.uuid)
+        # One that does not even tell its UUID is where this card was.
+        nameless = {slot.index for slot in inventory.unreadable if not slot.uuid}
+        last = (c.index for c in self._remembered if c.uuid == card.uuid and c.index in nameless)
+        return next(chain(named, last), CardIndex(-1))
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""

@@ -50,7 +50,7 @@ class CallerLookup:
     def __init__(self, sources: Sources, live: LiveLedger) -> None:
         self.sources = sources
         self._live = live
-        self._seen: frozenset[PodKey] = frozenset()
+        self._seen: dict[PodKey, str] = {}  # and their uids, as far as a spec has told them
         self._holding: frozenset[PodKey] = frozenset()  # those of `_seen` that held units
         self._fetched: Specs = {}
         self._replaced: frozenset[PodRef] = frozenset()
@@ -61,13 +61,14 @@ class CallerLookup:
 
     def remember(self, listed: Sequence[ListedPod]) -> None:
         """Pods that the kubelet has had before; none of them can be the one that asks next."""
-        self._seen = frozenset([entry.pod.key for entry in listed])
+        self._seen = {entry.pod.key: self._seen.get(entry.pod.key, "") for entry in listed}
         self._holding = frozenset([entry.pod.key for entry in listed if entry.resources])
 
     def remember_too(self, listed: Iterable[PodRef], steady: Iterable[PodRef]) -> None:
         """Pods of a pass, and those of two passes in a row, of which none is just being admitted."""
         names = frozenset(pod.key for pod in steady)
-        self._seen = (self._seen & {pod.key for pod in listed}) | names
+        there = (self._seen.keys() & {pod.key for pod in listed}) | names
+        self._seen = {key: self._seen.get(key, "") for key in there}
         # One that is gone may be made again under its name, with another spec.
         self._fetched = {key: spec for key, spec in self._fetched.items() if key in names}
 
@@ -98,10 +99,11 @@ class CallerLookup:
         sure = {key: spec for key, spec in specs.items() if key not in doubtful}
         # One that held units, holds none and has no spec is another: a static pod's file was edited.
         empty = {entry.pod.key for entry in listed if not entry.resources}
-        seen = self._seen - ((self._holding & empty) - sure.keys())
+        others = ((self._holding & empty) - sure.keys()) | self._replaced_since(sure)
+        seen = self._seen.keys() - others
         self.remember(listed)
-        seen_now = self._seen
-        if session is not None and session.pod.key not in seen_now:
+        self._seen |= {key: sure[key].ref.uid for key in self._seen.keys() & sure.keys()}
+        if session is not None and session.pod.key not in self._seen:
             session = None
         own = OF_FRACTIONS.ledger(self._live.ledger)
         mine, known = OF_FRACTIONS.pods(listed), OF_FRACTIONS.specs(sure)
@@ -115,6 +117,11 @@ class CallerLookup:
         self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
         living = self.living
         return FoundCaller(caller, OF_FRACTIONS.ledger(living), living, _held(caller, listed))
+
+    def _replaced_since(self, specs: Specs) -> frozenset[PodKey]:
+        """Names under which other pods were seen, by the uids."""
+        known = ((key, uid, specs[key].ref.uid) for key, uid in self._seen.items() if key in specs)
+        return frozenset(key for key, before, now in known if before and now and before != now)
 
     @property
     def living(self) -> Ledger:
