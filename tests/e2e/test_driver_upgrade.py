@@ -16,7 +16,6 @@ from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import RELEASE_NAMESPACE, Helm
 from tools.harness.cluster.pods import container, pod, slice_of
-from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode
@@ -84,10 +83,7 @@ def installed(cluster: Cluster, serving_agent: Agent, agent_image: AgentImage) -
 
 def call_of(cluster: Cluster, name: str) -> str:
     """What a new process of a running container is told by the driver."""
-    try:
-        return cluster.kubectl("exec", name, "--", "python3", "-c", OPENED)
-    except ProgramError as error:
-        return str(error)
+    return cluster.kubectl("exec", name, "--", "python3", "-c", OPENED)
 
 
 def leave(cluster: Cluster) -> None:
@@ -114,7 +110,8 @@ def test_a_driver_is_changed_under_a_slice_and_nobody_has_to_help(
     assert BEFORE in call_of(cluster, "idle")
 
     leave(cluster)
-    assert len(openers()) == 1  # the program that a drain has to evict
+    (opener,) = openers()  # what a drain has to evict
+    assert opener == f"python3 -c {HOLDS}".strip()
     cluster.kubectl("delete", "pod", "holder", "--wait=true", "--grace-period=1")
     wait_for("nothing has the driver open", lambda: not openers(), 30)
     SimulatedNode(DRIVER / STATE_NAME).upgrade_driver(AFTER)
@@ -130,4 +127,5 @@ def test_a_driver_is_changed_under_a_slice_and_nobody_has_to_help(
     assert phases == {"idle": "Running", "next": "Running"}
     held = json.loads(cluster.get("node", NODE)["metadata"]["annotations"][HOLDINGS])["pods"]
     assert sorted(len(each["slices"]) for each in held.values()) == [1, 1]
-    assert call_of(cluster, "idle").strip()  # a version, or the error in words
+    # The simulated driver takes libraries of another version; NVIDIA's refuses them (docs/tasks/beside-others.md).
+    assert call_of(cluster, "idle") == f"{AFTER}\n"
