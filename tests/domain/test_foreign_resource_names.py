@@ -61,7 +61,8 @@ def test_a_request_has_the_same_meaning(
         ({"core": 200}, {15}, "gpu-core: 200 on 1 cards is not translated"),
         ({"memory": -3}, {15}, "koordinator.sh/gpu-memory: -3 is negative"),
         ({"both": 50, "core": 10}, {15}, "koordinator.sh/gpu and koordinator.sh/gpu-core exclude"),
-        ({"both": 150}, {15}, "is more than 1 cards have"),
+        ({"both": 150}, {15}, "koordinator.sh/gpu is more than 1 cards have"),
+        ({"both": 50}, {15, 79}, "koordinator.sh/gpu is a part of one card"),
     ],
 )
 def test_what_has_no_translation_is_refused_with_the_reason(

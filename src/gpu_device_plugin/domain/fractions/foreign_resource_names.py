@@ -90,6 +90,7 @@ def translate_amounts(
     is_mixed = dialect.both in amounts and len(parts) > 1
     there = sorted(sizes()) if ratio else [0]
     units = ", ".join(map(str, there)) or "no"
+    written = dialect.both if dialect.both in amounts else dialect.ratio
     least, name = min(((amount, name) for name, amount in amounts.items()), default=(0, ""))
     rules = (
         (
@@ -100,10 +101,10 @@ def translate_amounts(
         (is_mixed, f"{dialect.both} and {', '.join(parts[:-1])} exclude each other"),
         (memory and ratio, f"{dialect.memory} and {dialect.ratio} exclude each other"),
         (core > _WHOLE_CARD or (core and cards > 1), _compute_text(dialect, core, cards)),
-        (ratio > cards * _WHOLE_CARD, f"{dialect.ratio} is more than {cards} cards have"),
+        (ratio > cards * _WHOLE_CARD, f"{written} is more than {cards} cards have"),
         (
             len(there) != 1,
-            f"{dialect.ratio} is a part of one card, and cards of this cluster have {units} units: "
+            f"{written} is a part of one card, and cards of this cluster have {units} units: "
             f"ask {dialect.memory}",
         ),
     )
