@@ -39,6 +39,8 @@ int main(void)
 	SAY(USED_OFFSET, offsetof(struct region_card, used_bytes));
 	SAY(PAGES_OFFSET, offsetof(struct region, activity));
 	SAY(PAGE_BYTES, REGION_ACTIVITY_BYTES);
+	SAY(TURNS_OFFSET, offsetof(struct region, turns));
+	SAY(TURNS_BYTES, sizeof(struct region_turns));
 	SAY(OVERHEAD_OFFSET, offsetof(struct region_card, overhead_bytes));
 	SAY(REGION_BYTES, REGION_BYTES);
 	SAY(ACTIVITY_BYTES, REGION_ACTIVITY_BYTES);

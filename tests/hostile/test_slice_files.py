@@ -96,7 +96,7 @@ def test_files_that_an_older_agent_left_sparse_get_their_blocks(run_dir: Path) -
         assert path.stat().st_blocks == 0
 
     assert not files.make(spec("5", "GPU-a"))
-    assert region(run_dir, "5").stat().st_blocks * 512 == 8 * 4 * KIB
+    assert region(run_dir, "5").stat().st_blocks * 512 == 10 * 4 * KIB
     assert activity(run_dir).stat().st_blocks * 512 == 4 * KIB
 
 
@@ -113,7 +113,7 @@ def test_what_a_slice_takes_grows_with_its_cards_and_not_with_its_file(run_dir: 
         files.make(spec(str(number), *(f"GPU-{card}" for card in range(number))))
         taken.append(region(run_dir, str(number)).stat().st_blocks * 512)
 
-    assert taken == [32 * KIB, 44 * KIB]
+    assert taken == [40 * KIB, 56 * KIB]
 
 
 def test_a_slice_that_cannot_be_backed_is_refused_and_leaves_nothing_half(run_dir: Path) -> None:

@@ -549,14 +549,6 @@ def test_ten_and_ninety_complete_one_to_nine(make_box: MakeBox) -> None:
     assert 8.5 <= had[1] / had[0] <= 9.5
 
 
-def test_two_processes_of_a_container_share_its_share(make_box: MakeBox) -> None:
-    """The balance is the container's, not a process's."""
-    box = tenant(make_box, "a", 40)
-    had = shares((box, "sync"), (box, "stream"))
-
-    assert is_kept(sum(had), 40), had
-
-
 def test_without_neighbour_files_a_share_is_kept_alone(make_box: MakeBox) -> None:
     """Where cards/ is missing the library works without."""
     had = shares((alone(make_box, 30), "sync"))

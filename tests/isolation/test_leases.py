@@ -73,6 +73,14 @@ def test_a_tenant_within_its_share_waits_no_longer_than_two_leases(
     assert most_ns <= 2 * LEASE_MS * 1e6
 
 
+def test_a_holder_with_nothing_on_the_card_leaves_it_to_others(make_box: MakeBox) -> None:
+    """A kernel of 1 ms each 4 ms had the card for 8 ms each time: 60 % beside it had 45."""
+    paced, other = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
+    had = shares((paced, "paced@1000000"), (other, "sync@100000"))
+
+    assert had[1] == pytest.approx(60, abs=BESIDE_POINTS), had
+
+
 @sweep("long_ms, least", [(100, 44), (50, 44), (300, 39)])
 def test_who_waits_for_a_neighbours_long_kernels_keeps_what_it_earns(
     make_box: MakeBox, long_ms: int, least: float

@@ -25,6 +25,8 @@ USED_OFFSET = 240
 OVERHEAD_OFFSET = USED_OFFSET + 8 * SLOTS
 PAGES_OFFSET = CARDS_OFFSET + CARD_BYTES * CARDS  # activity, where a card's own file is missing
 PAGE_BYTES = 4096
+TURNS_OFFSET = PAGES_OFFSET + PAGE_BYTES * CARDS  # how the processes take turns
+TURNS_BYTES = 16 * SLOTS  # a card
 REGION_BYTES = 1 << 20
 _HEADER = struct.Struct("<QIIIIII")
 _U64 = struct.Struct("<Q")
@@ -42,7 +44,11 @@ class CardUsage:
 def used_parts(cards: int) -> tuple[tuple[int, int], ...]:
     """What a slice of so many cards, 1 at least, touches of its region: offset and length, in bytes."""
     cards = max(1, min(cards, CARDS))
-    return (0, CARDS_OFFSET + CARD_BYTES * cards), (PAGES_OFFSET, PAGE_BYTES * cards)
+    return (
+        (0, CARDS_OFFSET + CARD_BYTES * cards),
+        (PAGES_OFFSET, PAGE_BYTES * cards),
+        (TURNS_OFFSET, TURNS_BYTES * cards),
+    )
 
 
 def read_region(path: str | Path) -> Mapping[str, CardUsage]:

@@ -54,11 +54,20 @@ struct region_card {
 	_Atomic uint64_t busy_ns;      /* card time had, in all */
 	_Atomic uint64_t throttled_ns; /* time launches waited for credit, in all */
 	_Atomic uint64_t idle_since_ns;
-	uint8_t reserved1[112];
+	/* the process that has the slice's lease, or had it last: see compute/credit.c */
+	_Atomic uint64_t lease;
+	_Atomic uint64_t turn_ns; /* what the one that was let go last had had by then */
+	uint8_t reserved1[96];
 	/* columns, indexed by slot */
 	uint64_t used_bytes[REGION_SLOTS];         /* asked for, or about to be */
 	uint64_t overhead_bytes[REGION_SLOTS];     /* contexts, code: asked for by no call */
 	_Atomic int64_t inflight_ns[REGION_SLOTS]; /* launched, not yet charged */
+};
+
+/* Of a card: how the slice's processes take turns, all atomic, indexed by slot: compute/credit.c */
+struct region_turns {
+	_Atomic uint64_t had_ns[REGION_SLOTS];        /* card time that was charged to a process */
+	_Atomic uint64_t want_until_ns[REGION_SLOTS]; /* it waits for the card; 0: it does not */
 };
 
 struct region {
@@ -83,6 +92,7 @@ struct region {
 	struct region_card cards[LIMITS_CARDS];
 	/* where a card's own activity file is missing; see books/activity.h */
 	_Alignas(64) uint8_t activity[LIMITS_CARDS][REGION_ACTIVITY_BYTES];
+	struct region_turns turns[LIMITS_CARDS];
 };
 
 /* Frozen: the agent and other builds of this library read the same bytes. */
@@ -99,6 +109,10 @@ _Static_assert(sizeof(struct region_card) == 240 + 24 * REGION_SLOTS, "layout");
 _Static_assert(offsetof(struct region, activity) ==
 		       offsetof(struct region, cards) + sizeof(struct region_card) * LIMITS_CARDS,
 	       "layout");
+_Static_assert(offsetof(struct region, turns) ==
+		       offsetof(struct region, activity) + LIMITS_CARDS * REGION_ACTIVITY_BYTES,
+	       "layout");
+_Static_assert(sizeof(struct region_turns) == 16 * REGION_SLOTS, "layout");
 _Static_assert(sizeof(struct region) <= REGION_BYTES, "layout");
 
 /*

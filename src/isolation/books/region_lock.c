@@ -156,6 +156,8 @@ void region_clear(struct region *region, unsigned slot)
 		card->used_bytes[slot] = 0;
 		card->overhead_bytes[slot] = 0;
 		atomic_store(&card->inflight_ns[slot], 0);
+		atomic_store(&region->turns[i].had_ns[slot], 0);
+		atomic_store(&region->turns[i].want_until_ns[slot], 0);
 	}
 	/* Nothing of it is out any more. */
 	atomic_store(&region->slots[slot].unsettled_bytes, 0);

@@ -3,9 +3,9 @@
  * charged already, to the event behind the last; less what that event costs. The card may have
  * waited for the host until the last launch was out, so a span is charged no more than its kinds
  * take by themselves, and no less than what is left behind that launch. What a span is charged less
- * than known the next may be charged more. The slice is alone on the card while it has the lease;
- * beside slices that take none, and beside other processes of its own, it is charged its part of
- * the turns.
+ * than known the next may be charged more. A process is alone on the card while it has the lease;
+ * beside slices that take none, and beside other contexts of its own, it is charged its part of the
+ * turns.
  *
  * Ends are times of our clock: the reference's, and what the card says lies between the two
  * events. An end is no earlier than its event was set and no later than it is seen, which keeps the
@@ -54,7 +54,7 @@ static uint64_t gap_ns(const struct meter *meter)
 /* Others that the card goes round to while this work is on it. */
 static unsigned beside(const struct meter *meter, uint64_t now_ns)
 {
-	unsigned count = lease_beside(meter->card, now_ns) + credit_others(meter->card);
+	unsigned count = lease_beside(meter->card, now_ns);
 
 	for (const struct meter *other = events_first(meter->card); other; other = other->next)
 		count += other != meter && !charge_is_idle(other);

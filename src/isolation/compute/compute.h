@@ -180,6 +180,27 @@ int64_t credit_balance(int card);
 
 void credit_note_wait(int card, uint64_t waited_ns);
 
+/* --- The slice's own processes, one after the other on the card: compute/turns.c --- */
+
+/* This process was charged. */
+void turns_spend(int card, uint64_t busy_ns);
+/* It waits for the card, for so long at least; 0: it does not. */
+void turns_want(int card, uint64_t until_ns);
+/* Does another process wait? */
+bool turns_are_wanted(int card, uint64_t now_ns);
+/* Has one that waits, or that has the lease with `to_holder`, had less of the card? */
+bool turns_yields(int card, bool to_holder, uint64_t now_ns);
+
+/* Who of the slice has its lease of the card, or had it last. */
+struct turns_lease {
+	uint64_t word, until_ns; /* 0: given up */
+	bool is_own;
+};
+
+struct turns_lease turns_lease(int card);
+/* False: since `word` was seen another process was faster. */
+bool turns_take(int card, uint64_t word, uint64_t until_ns);
+
 /* --- One meter a context, with the events that were set and not reached: compute/events.c --- */
 
 /* CUDA_LAUNCH_BLOCKING: the driver waits for each kernel before its launch returns. */

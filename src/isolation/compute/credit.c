@@ -96,6 +96,7 @@ void credit_spend(int card, uint64_t busy_ns, bool is_free)
 {
 	if (!is_free)
 		atomic_fetch_sub(&books(card)->credit_ns, (int64_t)busy_ns);
+	turns_spend(card, busy_ns);
 	atomic_fetch_add(&books(card)->busy_ns, busy_ns);
 }
 

@@ -5,6 +5,8 @@
  * lease, and alone. The lease ends with its time, with the slice's credit, or when the slice had
  * nothing on the card for a moment.
  *
+ * The processes of a slice have its lease one after the other (compute/turns.c).
+ *
  * Next is who has the most credit for its share. Credit grows at the same pace for all who wait,
  * so the key (credit over share, less the time) stands still meanwhile.
  *
@@ -65,6 +67,7 @@ static struct card {
 	uint64_t scanned_ns, looked_ns, seen_ns; /* 0: never */
 	unsigned beside;                         /* at work without leases */
 	unsigned count;
+	struct neighbour own; /* another process of the slice */
 	struct neighbour neighbours[NEIGHBOURS];
 } cards[LIMITS_CARDS];
 
@@ -215,7 +218,7 @@ unsigned lease_beside(int card, uint64_t now_ns)
 {
 	if (cards[card].count && now_ns - cards[card].looked_ns >= BESIDE_EVERY_NS)
 		(void)look(card, INT64_MAX, now_ns);
-	return cards[card].beside;
+	return cards[card].beside + (is_off() ? credit_others(card) : 0);
 }
 
 static void sign(struct activity *page, bool takes_leases)
@@ -282,10 +285,25 @@ static uint64_t nap_blocked(const struct view *view, uint64_t now_ns)
 		       : nap_ns;
 }
 
-static void give_up(struct activity *page)
+/* Until when another process of the slice has the card; believed as neighbours are. */
+static uint64_t own_until(int card, const struct turns_lease *lease, uint64_t now_ns)
 {
-	atomic_store(&page->hold_until_ns, 0);
-	atomic_store(&page->want_until_ns, 0);
+	const struct activity head = {.hold_until_ns = lease->until_ns,
+				      .out_until_ns = activity_own_page(card)->out_until_ns};
+
+	return lease->is_own ? 0 : claimed_until(&cards[card].own, &head, now_ns);
+}
+
+/* Where another process has the lease, it is that one's to give up. */
+static void give_up(int card, const struct turns_lease *lease)
+{
+	struct activity *page = activity_own_page(card);
+
+	if (lease->is_own) {
+		(void)turns_take(card, lease->word, 0);
+		atomic_store(&page->hold_until_ns, 0);
+		atomic_store(&page->want_until_ns, 0);
+	}
 }
 
 static uint64_t for_credit(const struct meter *meter, uint64_t wait_ns, uint64_t out_ns)
@@ -313,8 +331,8 @@ static int64_t key_of(const struct activity *page, int64_t worth_ns, uint64_t no
 }
 
 /* A new lease, or the next in a row. */
-static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t worth_ns,
-		     uint64_t out_ns)
+static uint64_t take(struct meter *meter, struct meter_launch *launch,
+		     const struct turns_lease *lease, int64_t worth_ns, uint64_t out_ns)
 {
 	const uint64_t now_ns = launch->now_ns;
 	const int card = meter->card;
@@ -327,11 +345,14 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch, int64_t w
 	if (view.is_outranked && now_ns - launch->blocked_ns < OVERDUE_NS)
 		return want(page, key, nap_until(out_ns), now_ns);
 	const bool is_by_itself = is_alone(card, now_ns);
+	const uint64_t until_ns = now_ns + LEASE_NS + (is_by_itself ? out_ns : 0);
 
 	if (out_ns && out_ns + launch->estimate.mean_ns > LEASE_NS && !is_by_itself)
 		return between(NAP_LEAST_NS, out_ns / 2, NAP_MOST_NS);
-	atomic_store(&page->hold_until_ns, now_ns + LEASE_NS + (is_by_itself ? out_ns : 0));
 	atomic_store(&page->out_until_ns, larger(now_ns, page->out_until_ns));
+	if (!turns_take(card, lease->word, until_ns))
+		return NAP_LEAST_NS;
+	atomic_store(&page->hold_until_ns, until_ns);
 	/*
 	 * Somebody else may have taken it at the same moment: then both ask again. Not both at the
 	 * same moment again: where a page is mapped differs by process.
@@ -359,9 +380,10 @@ static bool is_kept_waiting(int card, const struct meter_launch *launch)
 		       : has_saved && activity_own_page(card)->hold_until_ns > launch->now_ns;
 }
 
-uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
+static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 {
 	const int card = meter->card;
+	const struct turns_lease lease = turns_lease(card);
 	const uint64_t now_ns = launch->now_ns;
 	const int64_t percent = slice_limits()->cards[card].core_percent;
 	struct activity *page = activity_own_page(card);
@@ -378,7 +400,7 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 		credit_balance(card) + (launch->is_copy ? 0 : (int64_t)meter->copies_ns);
 
 	if (credit_ns <= 0) {
-		give_up(page);
+		give_up(card, &lease);
 		return for_credit(meter, (uint64_t)((1 - credit_ns) * 100 / percent + 1), out_ns);
 	}
 	/*
@@ -386,10 +408,11 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 	 * the first of a kind by themselves: two loops that begin together know then what one
 	 * takes.
 	 */
-	if (is_off() ||
-	    (launch->is_copy && launch->estimate.is_known && now_ns - meter->kernel_ns >= ALONE_NS))
+	if (is_off())
 		return 0;
-	const bool is_holder = holds(page, now_ns);
+	if (launch->is_copy && launch->estimate.is_known && now_ns - meter->kernel_ns >= ALONE_NS)
+		return turns_yields(card, true, now_ns) ? NAP_LEAST_NS : 0;
+	const bool is_holder = lease.is_own && holds(page, now_ns);
 
 	if (is_holder && now_ns + out_ns + launch->estimate.mean_ns <= page->hold_until_ns)
 		return 0;
@@ -397,8 +420,9 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 	if (!is_holder && !meter->is_mixed && meter->copies_ns > LAPSE_NS &&
 	    !is_alone(card, now_ns))
 		return between(NAP_LEAST_NS, meter->copies_ns / 2, NAP_MOST_NS);
-	if (!is_holder && credit_ns < NEED_NS && !is_alone(card, now_ns)) {
-		give_up(page);
+	if (!is_holder && credit_ns < NEED_NS &&
+	    (!is_alone(card, now_ns) || turns_are_wanted(card, now_ns))) {
+		give_up(card, &lease);
 		return for_credit(meter, (uint64_t)((NEED_NS - credit_ns) * 100 / percent), out_ns);
 	}
 	const int64_t worth_ns = credit_ns * 100 / percent;
@@ -406,10 +430,27 @@ uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
 
 	if (!launch->blocked_ns)
 		launch->blocked_ns = now_ns;
-	if (is_overdue || (now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card))) {
+	const bool is_crossed = now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card);
+
+	if (!is_crossed && own_until(card, &lease, now_ns) > now_ns)
+		return NAP_LEAST_NS;
+	if (!is_crossed && turns_yields(card, false, now_ns)) {
+		give_up(card, &lease);
+		return NAP_LEAST_NS;
+	}
+	if (is_overdue || is_crossed) {
+		(void)turns_take(card, lease.word, now_ns + LEASE_NS);
 		atomic_store(&page->want_until_ns, 0);
 		atomic_store(&page->hold_until_ns, now_ns + LEASE_NS);
 		return 0;
 	}
-	return take(meter, launch, worth_ns, out_ns);
+	return take(meter, launch, &lease, worth_ns, out_ns);
+}
+
+uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
+{
+	const uint64_t nap_ns = ask(meter, launch);
+
+	turns_want(meter->card, nap_ns ? launch->now_ns + nap_ns + WANT_NS : 0);
+	return nap_ns;
 }

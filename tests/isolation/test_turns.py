@@ -1,0 +1,103 @@
+"""The processes of one slice have an even part of its share each, and its share together.
+
+Measured in simulated time that moves in steps, as in test_compute.py.
+"""
+
+import asyncio
+import os
+import signal
+
+import pytest
+from tests.isolation.conftest import MakeBox
+from tests.isolation.region import Region
+from tests.sweeps import sweep
+from tools.harness.isolation.shares import BESIDE_POINTS, COPY_NS, alone, ready, shares, tenant
+from tools.harness.waiting import until
+
+# Of its even part of the share, what a process has at least.
+OF_ITS_PART = 0.8
+KINDS = {
+    "short": "sync@100000",
+    "queued": "stream@100000",
+    "middle": "sync@1000000",
+    "long": "sync@20000000",
+    "streams": "streams@1000000",
+    "graphs": "graph@1000000",
+    "shortest": "sync@20000",
+    "copies": f"copying_async@{COPY_NS}",
+}
+
+
+@sweep(
+    "kinds",
+    [
+        "short long",
+        "queued queued",
+        "queued short",
+        "short short",
+        "long long",
+        "queued long",
+        "queued middle",
+        "streams short",
+        "streams streams",
+        "shortest queued",
+        "shortest long",
+        "graphs short",
+        "copies long",
+        "copies queued",
+        "queued queued queued",
+        "short short long",
+        "queued short long",
+        "streams streams streams",
+    ],
+)
+@sweep("percent", [50, 10, 30, 70])
+def test_processes_of_a_slice_have_an_even_part_of_its_share(
+    make_box: MakeBox, percent: int, kinds: str
+) -> None:
+    """Who launched first went first: beside kernels of 20 ms those of 100 us had 0.2 of 50 %, and those of 20 us made it 89."""
+    box = tenant(make_box, "a", percent)
+    had = shares(*((box, KINDS[kind]) for kind in kinds.split()))
+
+    assert sum(had) == pytest.approx(percent, abs=BESIDE_POINTS), had
+    assert min(had) >= OF_ITS_PART * percent / len(had), had
+
+
+@sweep("kinds", ["short long", "queued queued", "queued short", "queued long", "long long"])
+@sweep("other", ["long", "queued", "short"])
+def test_so_they_have_beside_a_neighbour(make_box: MakeBox, kinds: str, other: str) -> None:
+    """A slice's page is one, whichever of its processes has the card."""
+    box, neighbour = tenant(make_box, "a", 30), tenant(make_box, "b", 60)
+    *had, beside = shares(
+        *((box, KINDS[kind]) for kind in kinds.split()), (neighbour, KINDS[other])
+    )
+
+    assert sum(had) == pytest.approx(30, abs=BESIDE_POINTS), had
+    assert min(had) >= OF_ITS_PART * 15, had
+    assert beside == pytest.approx(60, abs=BESIDE_POINTS)
+
+
+def test_they_have_it_where_neighbours_have_no_files(make_box: MakeBox) -> None:
+    """Without cards/ their page is in the region."""
+    box = alone(make_box, 50)
+    had = shares((box, KINDS["short"]), (box, KINDS["long"]))
+
+    assert had == pytest.approx([25, 25], abs=BESIDE_POINTS)
+
+
+def test_a_process_that_is_stopped_holds_no_other_up(make_box: MakeBox) -> None:
+    """Its lease, its place and what it has out end with their time."""
+    box = tenant(make_box, "a", 50)
+    stopped = box.start()
+    region = Region(box.root / "state" / "region")
+    stopped.tell("work stream 100000 60")
+    asyncio.run(until(region.charged_ns, 20))
+    os.kill(stopped.process.pid, signal.SIGSTOP)
+    program = ready(box, KINDS["middle"])
+    program.tell("work sync 1000000 4 1")
+    result, pieces, took_ns = program.answer()
+    os.kill(stopped.process.pid, signal.SIGCONT)
+    region.close()
+
+    assert result == 0
+    assert 100 * pieces * 1_000_000 / took_ns == pytest.approx(50, abs=BESIDE_POINTS)
