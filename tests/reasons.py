@@ -16,7 +16,7 @@ POSITIONS = {
     "node_note": 0,
     "_note": 1,
     "set_fault": 0,
-    "fault": 1,
+    "fault": 0,
     "EventNote": 1,
     "Fault": 0,
     "Outage": 0,

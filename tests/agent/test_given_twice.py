@@ -319,7 +319,7 @@ def test_a_card_of_which_only_a_cgroup_tells_that_it_is_in_use_is_given_last() -
         reader = SnapshotReader(
             nobody, lambda: (), lambda: specs, lambda: True, lambda: None, running.__contains__
         )
-        return HolderCheck(get, reader, lambda: specs, lambda: False)
+        return HolderCheck(get, reader, lambda: False)
 
     ledger, free = Ledger({g.slice_id: g for g in (gone, lives)}), frozenset({"m00", "m01", "m02"})
     sizes = (1, 2, 3)
@@ -356,7 +356,7 @@ async def test_the_checkpoint_tells_of_a_card_under_an_earlier_configuration_whi
         reader = SnapshotReader(
             nobody, lambda: [entry], lambda: specs, lambda: True, lambda: 1, lambda _: False
         )
-        check = HolderCheck(nobody, reader, lambda: specs, lambda: is_behind)
+        check = HolderCheck(nobody, reader, lambda: is_behind)
         node = NodeState("n", cards=tuple(whole(2)), mode=NodeMode.DEFAULT)
         found = check.held_otherwise(NvidiaScheme(Configuration), node)
         return {unit: pod.text for unit, pod in found.items()}

@@ -58,11 +58,11 @@ async def test_a_pass_within_a_burst_opens_no_guard_and_closes_none(tmp_path: Pa
     store.amend([fraction(f"x{n}", PodRef("a", f"b{n}", f"uid-{n}"), "main") for n in (1, 2)])
     found = Holders(store)
     found.note((), frozenset({"x1"}), frozenset({"x1"}))
-    assert store.shown.grants.keys() == {"x2"}
+    assert store.live.shown.grants.keys() == {"x2"}
 
     found.unreconciled_allocations.note()
     found.note((), frozenset({"x1", "x2"}), frozenset({"x1", "x2"}))
-    assert store.shown.grants.keys() == {"x2"}
+    assert store.live.shown.grants.keys() == {"x2"}
     await store.close(20)
 
 

@@ -264,7 +264,7 @@ async def test_a_configuration_file_that_does_not_answer_stops_nothing(tmp_path:
         {"node_name": "n1", "config_file": str(file), "state_dir": str(tmp_path)}, {}, None
     )
     store, in_force = NodeStore(first_state(settings)), InForce(nvidia_configuration(settings))
-    recorder = EventRecorder(AgentMetrics(""), notes.append, store.read, lambda: 0.0, Schemes())
+    recorder = EventRecorder(AgentMetrics(""), notes.append, store, lambda: 0.0, Schemes())
     follower = ConfigurationFollower(
         settings, store, lambda: None, tuple, recorder, in_force, lambda: None
     )

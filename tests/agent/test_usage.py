@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from tests.agent.boxes import Boxes
@@ -10,7 +11,9 @@ from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
 from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.publish.usage_reader import UsageReader
+from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.disk.region import CARDS_OFFSET, USED_OFFSET
+from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import PodRef
 
@@ -218,12 +221,13 @@ async def test_acks_metrics_tell_how_a_card_is_allocated() -> None:
             assert sorted(found.values()) == [*free, [held, 16160.0, pytest.approx(ratio)]]
 
 
-async def test_where_the_driver_limits_a_slice_its_account_is_what_shows() -> None:
+async def test_where_the_driver_limits_a_slice_its_account_is_what_shows(tmp_path: Path) -> None:
     """That of a program too that the library is not in."""
     held = fraction("s1", PodRef("ns", "p", "u"), "main", cards=("GPU-a",), card_bytes=(1,))
-    ledger = Ledger().hold(replace(held, is_isolated=True))
-    told = {"GPU-a": 5}
-    reader = UsageReader(lambda _: {}, lambda: ledger, lambda _: told)
+    live = LiveLedger()
+    live.ledger = Ledger().hold(replace(held, is_isolated=True))
+    files = SliceFiles(tmp_path, tmp_path)
+    reader = UsageReader(files, live, lambda _: {"GPU-a": 5}, lambda _: None)
     await reader.refresh()
     found = reader.of("s1", "GPU-a")
     assert found is not None

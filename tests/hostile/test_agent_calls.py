@@ -190,7 +190,7 @@ async def test_an_error_while_the_configuration_is_read_is_not_lost(tmp_path: Pa
     file.write_text("version: v1\n")
     settings = load_settings({"node_name": "n1", "config_file": str(file)}, {}, None)
     store = NodeStore(first_state(settings))
-    recorder = EventRecorder(AgentMetrics(""), lambda _: None, store.read, lambda: 0.0, Schemes())
+    recorder = EventRecorder(AgentMetrics(""), lambda _: None, store, lambda: 0.0, Schemes())
 
     def fail(_: None) -> None:
         raise ZeroDivisionError

@@ -119,7 +119,7 @@ def _upgrade_check(of: Wiring) -> Check[str | None]:
 
 
 def _strangers_check(of: Wiring) -> Check[str | None]:
-    strangers = Strangers(of.node_store, of.unexplained, lambda: of.ledger_store.living)
+    strangers = Strangers(of.node_store, of.usage, of.live)
     cure = "end these programs; `kubectl gpu explain MemoryTaken` says how they come by a card"
     return Check("MemoryTaken", strangers.find, cure, Severity.WARNING)
 

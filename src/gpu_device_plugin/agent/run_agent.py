@@ -50,7 +50,8 @@ class Agent:
         self._chosen = chosen
         self._stop = asyncio.Event()
         self._exit_code = 0
-        self._wiring = Wiring(settings, edges, on_driver_changed=self._driver_changed)
+        self._wiring = Wiring(settings, edges)
+        self._wiring.cards.driver_changed.subscribe(self._driver_changed)
         self._checks = node_checks(self._wiring)
         if settings.node_settings_dir:
             self._wiring.signals.node_changed.subscribe(self._follow_settings)

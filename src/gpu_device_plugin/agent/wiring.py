@@ -5,7 +5,6 @@ afterwards; what it must tell to a later part goes by a signal, to which that on
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,14 +48,11 @@ from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore
 from gpu_device_plugin.disk.locks import NodeLock
 from gpu_device_plugin.disk.processes import holds_region, is_populated
-from gpu_device_plugin.disk.region import read_region
 from gpu_device_plugin.disk.remains import Remains
 from gpu_device_plugin.disk.selinux import SelinuxKernel
 from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.disk.state_file import CardsRecord, Memory, MemoryFile, NodeRecord
-from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MiB
-from gpu_device_plugin.domain.cards.nvml_reports import CardReport, DriverChanged
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRef
@@ -73,12 +69,7 @@ class Wiring:
     """Every part of one agent, connected."""
 
     def __init__(
-        self,
-        settings: Settings,
-        edges: Edges | None = None,
-        *,
-        on_driver_changed: Callable[[DriverChanged], None] = lambda _: None,
-        kernel: SelinuxKernel | None = None,
+        self, settings: Settings, edges: Edges | None = None, *, kernel: SelinuxKernel | None = None
     ) -> None:
         self.settings = settings
         self.node_store = NodeStore(first_state(settings))
@@ -92,10 +83,12 @@ class Wiring:
         self.cluster = self.edges.cluster(
             self.signals, partial(self.metrics.count, "events_dropped")
         )
-        state, clock = self.node_store.read, self.edges.clock.wall_seconds
-        self.recorder = EventRecorder(self.metrics, self.cluster.post, state, clock, self.schemes)
+        clock = self.edges.clock.wall_seconds
+        self.recorder = EventRecorder(
+            self.metrics, self.cluster.post, self.node_store, clock, self.schemes
+        )
         self._wire_state()
-        self._wire_inventory(on_driver_changed)
+        self._wire_inventory()
         self._wire_admission()
         self._wire_reconcile()
         self._wire_calls()
@@ -125,7 +118,7 @@ class Wiring:
         is_held = holds_region(self.files.region(grant.slice_id))
         return is_held or is_populated(self.edges.cgroups, grant.pod.uid)
 
-    def _wire_inventory(self, on_driver_changed: Callable[[DriverChanged], None]) -> None:
+    def _wire_inventory(self) -> None:
         settings, edges, directory = self.settings, self.edges, Path(self.settings.state_dir)
         self.mode = ModeFollower(
             self.node_store,
@@ -159,15 +152,11 @@ class Wiring:
             boot_seconds=edges.clock.boot_seconds,
             wall_seconds=edges.clock.wall_seconds,
             held_numbers=partial(self.snapshots.held_numbers, self.ledger_store, self.schemes),
-            takes_mig=self._takes_mig,
+            schemes=self.schemes,
             held_devices=self.holders.devices,
-            on_driver_changed=on_driver_changed,
             system_memory=_system_memory(settings.unified_memory_reserve_mib),
         )
         self.nvml = edges.nvml(self.cards.observe)
-
-    def _takes_mig(self, card: CardReport) -> bool:
-        return self.schemes.nvidia.takes_mig(card, self.node_store.read().mode)
 
     def _wire_admission(self) -> None:
         settings, in_force = self.settings, self.in_force
@@ -177,6 +166,7 @@ class Wiring:
         self.setup = ContainerSetup(
             self.files,
             self.library,
+            self.schemes,
             lambda: in_force.current.access,
             settings.run_dir,
             settings.library_dir,
@@ -190,7 +180,7 @@ class Wiring:
             self.recorder,
             self.cards,
             self.setup.files,
-            lambda: self.ledger_store.living,
+            self.live,
             Path(settings.run_dir) / KEEPER_SOCKET,
             lambda: cdi.check() if settings.cdi_dir else "the agent has no --cdi-dir",
         )
@@ -236,7 +226,7 @@ class Wiring:
     def _wire_calls(self) -> None:
         state = self.node_store.read
         behind = self.holders.is_behind
-        check = HolderCheck(self.edges.pods.get, self.snapshots, self.specs, behind)
+        check = HolderCheck(self.edges.pods.get, self.snapshots, behind)
         self.prestart = PreStart(
             self.ledger_store,
             self.setup,
@@ -302,23 +292,17 @@ class Wiring:
     def _wire_readers(self) -> None:
         cards, in_force = self.cards, self.in_force
         reconciler, store = self.reconciler, self.ledger_store
-        files = self.setup.files
-        self.usage = UsageReader(
-            lambda slice_id: read_region(files.region(slice_id)),
-            lambda: store.living,
-            cards.used_by_driver,
-        )
+        self.usage = UsageReader(self.files, self.live, cards.used_by_driver, cards.used_bytes)
         self.publisher = Publisher(
             self.metrics,
             self.cluster,
             self.node_store.read,
             self.schemes,
-            ledger=lambda: store.living,
+            self.live,
+            self.usage,
             driver=lambda: cards.versions,
             drift=lambda: reconciler.drift,
             wall_seconds=self.edges.clock.wall_seconds,
-            usage=self.usage.of,
-            unexplained=self.unexplained,
             specs=self.specs,
         )
         self.features = FeatureLabels(
@@ -356,11 +340,11 @@ class Wiring:
             self.cards,
             self.device_lists,
             self.cluster,
-            self.schemes.offers,
-            settings.state_dir,
-            lambda: claims.trouble,
+            self.schemes,
+            claims,
+            self.configuration,
             self.find_idle_sharing,
-            lambda: self.configuration.names,
+            settings.state_dir,
         )
         self.commands = AdminCommands(
             self.recorder, self.ledger_store, self.cards, self.node_store.read
@@ -372,10 +356,6 @@ class Wiring:
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
         self.signals.pod_synced.subscribe(self._pod_synced)
         self.configuration.changed.subscribe(self._configuration_changed)
-
-    def unexplained(self, card: Card) -> int | None:
-        """Memory of a card in use that no slice accounts for, in bytes; None while unknown."""
-        return self.usage.unexplained(card, self.cards.used_bytes(card.uuid))
 
     @property
     def is_waited_for(self) -> bool:

@@ -13,7 +13,6 @@ from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.call_state import Pending
 from gpu_device_plugin.domain.grants.caller import Call, Caller
 from gpu_device_plugin.domain.grants.grant import Demand, Grant, Holder, NewGrant
@@ -97,10 +96,9 @@ class Admission:
                 self.setup.files.remove(grant.slice_id)
                 self.recorder.released(grant)
 
-    async def grant(
-        self, pending: Pending, call: Call, scheme: AliyunScheme, view: NodeState
-    ) -> Grant:
+    async def grant(self, pending: Pending, call: Call, view: NodeState) -> Grant:
         """The container's grant, now holding the call's units as well."""
+        scheme = self.schemes.fractions
         known = self.ledger_store.ledger.grants.get(pending.slice_id)
         first = known or scheme.grant(pending.chosen, self._new(pending, view), view)
         is_known = pending.caller.container is not None
@@ -109,7 +107,7 @@ class Admission:
             grant = _with_enforcer(grant, view)
         _check_library(grant, view)
         failpoint("allocate.before-grant")
-        await self.ledger_store.hold(grant, self._find_superseded(grant, call.must_include, scheme))
+        await self.ledger_store.hold(grant, self._find_superseded(grant, call.must_include))
         return await self.answer_again(grant)
 
     async def answer_again(self, grant: Grant) -> Grant:
@@ -132,14 +130,14 @@ class Admission:
         isolated = state.isolates and not (wants_none and state.honors_disable)
         return NewGrant(secrets.token_hex(_SLICE_ID_BYTES), self.wall_seconds(), isolated)
 
-    def _find_superseded(self, grant: Grant, ids: frozenset[str], scheme: AliyunScheme) -> set[str]:
+    def _find_superseded(self, grant: Grant, ids: frozenset[str]) -> set[str]:
         """Grants that end with this one.
 
         Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
-        and what this container held of the same scheme before, if the kubelet admits it again.
+        and what this container held of fractions before, if the kubelet admits it again.
         """
         mine = self.ledger.of_pod(grant.pod, grant.container) if grant.container else ()
-        before = {g.slice_id for g in mine if self.schemes.of_grant(g) is scheme}
+        before = {g.slice_id for g in mine if self.schemes.is_fraction(g)}
         others = {g.slice_id for g in self.ledger.rivals(grant.pod, ids)}
         return (others | before) - {grant.slice_id}
 

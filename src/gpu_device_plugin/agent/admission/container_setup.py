@@ -8,7 +8,6 @@ from pathlib import Path
 from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
 from gpu_device_plugin.disk.device_nodes import read_mig_minors
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
-from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, HOOK, LIMIT_VARIABLE, limit_device
 from gpu_device_plugin.domain.grants.container_edits import (
@@ -22,7 +21,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.memory_enforcer import LimitBy, MemoryEnforcer
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import NodeError
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
@@ -34,6 +33,7 @@ class ContainerSetup:
 
     files: SliceFiles
     library: LibraryInstaller
+    schemes: Schemes
     access: Callable[[], DeviceAccess]
     run_dir: str
     library_dir: str
@@ -70,7 +70,8 @@ class ContainerSetup:
         enforcer = MemoryEnforcer.DRIVER if is_driver else MemoryEnforcer.LIBRARY
         return replace(grant, memory_enforcer=enforcer)
 
-    def edits(self, scheme: AliyunScheme, grant: Grant, state: NodeState) -> ContainerEdits:
+    def edits(self, grant: Grant, state: NodeState) -> ContainerEdits:
+        """What the holder of fractions receives."""
         cards = tuple(card for card in map(state.card, grant.devices) if card is not None)
         if len(cards) != len(grant.devices):
             raise NodeError(
@@ -79,16 +80,17 @@ class ContainerSetup:
                 reason="CardGone",
             )
         paths = self._paths(grant.library_version)
-        edits = scheme.edits(grant, cards, state, self.access(), paths)
+        edits = self.schemes.fractions.edits(grant, cards, state, self.access(), paths)
         if grant.memory_enforcer is MemoryEnforcer.LIBRARY:
             return edits
         return replace(edits, cdi_names=(*edits.cdi_names, f"{CDI_KIND}={grant.slice_id}"))
 
-    def edits_of_chosen(self, scheme: NvidiaScheme, call: Call, state: NodeState) -> ContainerEdits:
+    def edits_of_chosen(self, call: Call, state: NodeState) -> ContainerEdits:
+        """What a container receives for whole devices."""
         paths = replace(
             self._paths(""), control_devices=self._existing_nodes(), mig_minors=read_mig_minors()
         )
-        return scheme.edits(call, state, paths)
+        return self.schemes.nvidia.edits(call, state, paths)
 
     def _paths(self, version: str) -> Paths:
         return Paths(

@@ -71,7 +71,7 @@ class LibraryInstaller:
         state = self._node_store.read()
         if self._is_due(state):
             text = self._missing if self._missing and state.isolates else None
-            self._recorder.fault(self._node_store, MISSING, text)
+            self._recorder.fault(MISSING, text)
 
     @staticmethod
     def _is_due(state: NodeState) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
-from gpu_device_plugin.agent.state.node_store import NodeStore
+from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.disk.state_file import CardsRecord, Memory, cards_of, cards_record, health_of
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.health import (
@@ -36,6 +36,7 @@ from gpu_device_plugin.domain.cards.nvml_reports import (
 )
 from gpu_device_plugin.domain.grants.card_numbers import assign_numbers
 from gpu_device_plugin.domain.node.labels import DriverVersions
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import RequestError, clip
 
 
@@ -51,15 +52,15 @@ class CardInventory:
     boot_seconds: Callable[[], float]
     wall_seconds: Callable[[], float]
     held_numbers: Callable[[], Collection[CardNumber] | None]
-    takes_mig: Callable[[CardReport], bool]
+    schemes: Schemes
     held_devices: Callable[
         [], Collection[str] | None
     ]  # UUIDs of cards and MIG instances; None: not known
-    on_driver_changed: Callable[[DriverChanged], None]
     system_memory: MiB
     """What cards without memory of their own are divided into."""
 
     def __post_init__(self) -> None:
+        self.driver_changed = Signal[DriverChanged]()
         self._numbers: dict[str, CardNumber] = {}
         self._instances: dict[str, str] = {}  # those that pods may hold -> their card
         self._remembered: list[Card] = []
@@ -96,7 +97,7 @@ class CardInventory:
         cards = self.node_store.read().cards
         match report:
             case DriverChanged():
-                self.on_driver_changed(report)
+                self.driver_changed.emit(report)
                 return
             case Inventory():
                 report = self._inventory = report.with_system_memory(self.system_memory)
@@ -168,11 +169,11 @@ class CardInventory:
         held = self._instances.keys() if known is None else known
         there = {i.uuid: c.uuid for c in inventory.cards for i in c.hardware.instances}
         self._instances = {**{i: c for i, c in self._instances.items() if i in held}, **there}
-        cut = [report for report in inventory.cards if report.is_mig]
+        mode, cut = self.node_store.read().mode, [card for card in inventory.cards if card.is_mig]
         left = {self._instances[each] for each in held if each in self._instances}
         return replace(
             self.rules,
-            takes_mig=frozenset(report.uuid for report in cut if self.takes_mig(report)),
+            takes_mig=frozenset(r.uuid for r in cut if self.schemes.nvidia.takes_mig(r, mode)),
             left_mig=frozenset(left - {report.uuid for report in cut}),
             taken_out=self._named(inventory),
         )

@@ -239,7 +239,7 @@ class ConfigurationFollower:
             self.recorder.node_note("ConfigurationRefused", text)
         else:
             self._is_missing_reported = True
-            self.recorder.fault(self.node_store, "ConfigurationMissing", str(error))
+            self.recorder.fault("ConfigurationMissing", str(error))
 
     def _put_in_force(self, wanted: Configuration) -> None:
         """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
@@ -282,6 +282,6 @@ class ConfigurationFollower:
             self.recorder.node_note("ConfigurationChanged", text, is_warning=False)
         if self._is_missing_reported:
             self._is_missing_reported = False
-            self.recorder.fault(self.node_store, "ConfigurationMissing", None)
+            self.recorder.fault("ConfigurationMissing", None)
         self.node_store.set_fault("ConfigurationMissing", None)
         self.changed.emit(None)

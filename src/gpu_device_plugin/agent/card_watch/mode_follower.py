@@ -275,7 +275,7 @@ class ModeFollower:
         """A node that is disabled gives nothing away: there another plugin is no fault."""
         text = self._foreign or self._answering or (self._serving if self.others.names else "")
         text = "" if self._mode is NodeMode.DISABLED else text
-        self.recorder.fault(self.node_store, "OtherPlugin", text or None)
+        self.recorder.fault("OtherPlugin", text or None)
 
     def _note(self, topic: str, reason: str, text: str | None) -> None:
         """Report a thing once, not at every check."""

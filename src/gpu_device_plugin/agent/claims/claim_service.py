@@ -151,7 +151,7 @@ class ClaimEndpoint:
             self._server.tell_health()
 
     def _report_directory(self, trouble: str) -> None:
-        self._parts.recorder.fault(self._parts.node_store, "CdiDirNotWritable", trouble or None)
+        self._parts.recorder.fault("CdiDirNotWritable", trouble or None)
 
     def _pause_seconds(self) -> float:
         return CHECK_SECONDS if self._parts.claims.is_written else OFFER_SECONDS

@@ -170,7 +170,7 @@ class Preparation:
 
     def _write(self, ref: ClaimRef, grant: Grant) -> ContainerEdits:
         """The CDI file of a claim that holds a grant; what stands in it."""
-        edits = self._parts.setup.edits(self._parts.schemes.fractions, grant, self._state())
+        edits = self._parts.setup.edits(grant, self._state())
         try:
             self._parts.cdi.write(ref.uid, cdi_spec(ref, grant.slice_id, edits))
         except StorageError as error:

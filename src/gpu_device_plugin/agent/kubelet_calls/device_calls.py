@@ -43,7 +43,7 @@ class DeviceCalls(KubeletCalls):
         self.holders.check_held_otherwise(call, scheme, view)
         # A container is about to hold what no grant tells yet: a pass has to find out which one.
         self.unreconciled.note()
-        edits = self.setup.edits_of_chosen(scheme, call, view)
+        edits = self.setup.edits_of_chosen(call, view)
         self.gate.expect_noting()
         self.recorder.given(call)
         return edits

@@ -58,9 +58,9 @@ class FractionCalls(KubeletCalls):
         """Make the grant durable, then answer; only one resource of a container carries the edits."""
         grant = await self._grant(call)
         self._view(call)  # the mode may have changed
-        edits, scheme = ContainerEdits(), self.schemes.fractions
-        if scheme.answers(call.resource):
-            edits = self.setup.edits(scheme, grant, self.state())
+        edits = ContainerEdits()
+        if self.schemes.fractions.answers(call.resource):
+            edits = self.setup.edits(grant, self.state())
         failpoint("allocate.before-answer")
         self._answered()
         # Reported after the answer is sent, because the kubelet waits for that.
@@ -86,7 +86,7 @@ class FractionCalls(KubeletCalls):
         self._caller = pending.caller
         check_device_plugin_serves(view, pending)
         check_in_service(pending, view)
-        grant = await self.admission.grant(pending, call, self.schemes.fractions, view)
+        grant = await self.admission.grant(pending, call, view)
         self._calls = self._calls.grant(call.resource, grant.slice_id)
         return grant
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
-from gpu_device_plugin.domain.grants.caller import Call, Specs
+from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import is_over
@@ -37,7 +37,6 @@ class HolderCheck:
 
     get_pod: Callable[[PodRef], Awaitable[ListedPod | None]]
     snapshots: SnapshotReader
-    specs: Callable[[], Specs]
     is_behind: Callable[[], bool]
 
     async def check_free(self, rivals: Iterable[Grant], ids: frozenset[str]) -> None:
@@ -89,7 +88,7 @@ class HolderCheck:
 
     def _has_ended(self, pod: PodRef) -> bool:
         """Whether the API server says so; before it has shown any pod, it says nothing."""
-        specs = self.specs()
+        specs = self.snapshots.specs()
         return bool(specs) and is_over(pod, specs)
 
     def held_otherwise(self, scheme: NvidiaScheme, view: NodeState) -> Mapping[str, PodRef]:
@@ -102,7 +101,7 @@ class HolderCheck:
         if not self.is_behind() and self.snapshots.is_settled():
             return {}
         entries = self.snapshots.readable_entries()
-        named = {spec.ref.uid: spec.ref for spec in self.specs().values()}
+        named = {spec.ref.uid: spec.ref for spec in self.snapshots.specs().values()}
         pods = {e.pod_uid: named.get(e.pod_uid, PodRef("", "", e.pod_uid)) for e in entries}
         living = [each for each in entries if not self._has_ended(pods[each.pod_uid])]
         return {unit: pods[uid] for unit, uid in scheme.held_otherwise(living, view).items()}
@@ -124,7 +123,7 @@ class HolderCheck:
 
         Those of nobody; those of pods that live by the API server, but have no process; all.
         """
-        specs, runs = self.specs(), self.snapshots.runs
+        specs, runs = self.snapshots.specs(), self.snapshots.runs
         holders = ledger.holders(free)
         running = frozenset().union(*(grant.all_ids for grant in holders if runs(grant)))
         living = (grant.all_ids for grant in holders if not is_over(grant.pod, specs))
@@ -148,7 +147,7 @@ class HolderCheck:
         if not self.is_behind():
             return set()
         uids = {e.pod_uid for e in self.snapshots.readable_entries() if not ids.isdisjoint(e.ids)}
-        return {spec.ref for spec in self.specs().values() if spec.ref.uid in uids}
+        return {spec.ref for spec in self.snapshots.specs().values() if spec.ref.uid in uids}
 
     async def _held(self, pods: Iterable[PodRef]) -> dict[PodRef, frozenset[str] | None]:
         """The units that each pod holds by Get; None where the kubelet does not say.

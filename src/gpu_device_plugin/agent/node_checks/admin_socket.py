@@ -125,7 +125,7 @@ class AdminCommands:
 
     def _why(self, question: Mapping[str, Any]) -> str:
         namespace, name = str(question.get("namespace", "")), str(question.get("name", ""))
-        return self.recorder.why(namespace, name, self.ledger_store.living)
+        return self.recorder.why(namespace, name, self.ledger_store.live.living)
 
     def _recover(self, question: Mapping[str, Any]) -> str:
         wanted = str(question.get("card", ""))

@@ -14,10 +14,10 @@ from pathlib import Path
 from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore
 from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.memory_enforcer import (
     DriverLimits,
     EnforcerChoice,
@@ -51,7 +51,7 @@ class DriverLimitsCheck:
     recorder: EventRecorder
     cards: CardInventory
     files: SliceFiles
-    ledger: Callable[[], Ledger]
+    live: LiveLedger
     socket: Path
     cdi_trouble: Callable[[], str]
 
@@ -79,7 +79,7 @@ class DriverLimitsCheck:
         if self._needs_probe():
             self._probed, self._probed_at = self.cards.driver_load, _now()
             await self._ask("probe")
-        grants = self.ledger().grants.values()
+        grants = self.live.living.grants.values()
         by_driver = (g for g in grants if g.memory_enforcer is MemoryEnforcer.DRIVER)
         lost = {g.slice_id: g for g in by_driver if self._is_to_ask(g)}
         told = await self._ask("limit", *lost) if lost else {}

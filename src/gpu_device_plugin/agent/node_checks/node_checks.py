@@ -99,7 +99,7 @@ class NodeChecks:
         if text and check.cure:
             text = f"{text}. Cure: {check.cure}"
         if check.severity is Severity.FAULT:
-            self.recorder.fault(self.node_store, check.reason, text)
+            self.recorder.fault(check.reason, text)
             return
         before = self._reported.pop(check.reason, None)
         if text:
@@ -173,7 +173,7 @@ class LayoutCheck:
 
     def run(self) -> None:
         found = self.schemes.layout(self.node_store.read())
-        self.recorder.fault(self.node_store, "LayoutNotServed", found.problem or None)
+        self.recorder.fault("LayoutNotServed", found.problem or None)
         self._report_new("DeviceLeftOut", found.left_out, self._left_out)
         self._report_new("ConfigurationWaits", found.waiting, self.waiting)
         self._left_out, self.waiting = found.left_out, found.waiting

@@ -4,11 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_device_plugin.agent.card_watch.card_inventory import CardInventory
+from gpu_device_plugin.agent.card_watch.configuration_follower import ConfigurationFollower
+from gpu_device_plugin.agent.claims.claim_service import ClaimEndpoint
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
 from gpu_device_plugin.agent.publish.device_lists import DeviceLists
 from gpu_device_plugin.domain.node.memory_enforcer import USUAL_ENFORCERS
 from gpu_device_plugin.domain.node.modes import is_served
 from gpu_device_plugin.domain.node.state import NodeState, StateReader
+from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.web.http_server import ReadyState
 
 
@@ -20,11 +23,11 @@ class Readiness:
     cards: CardInventory
     device_lists: DeviceLists
     cluster: Cluster
-    offers: Callable[[NodeState], bool]
-    state_dir: str
-    claims_trouble: Callable[[], str]
+    schemes: Schemes
+    claims: ClaimEndpoint
+    configuration: ConfigurationFollower
     idle_sharing: Callable[[], str | None]
-    card_names: Callable[[], str]
+    state_dir: str
     has_read_state: bool = False
     is_prepared: bool = False
 
@@ -51,7 +54,7 @@ class Readiness:
             return ReadyState(
                 is_ready=False, text=f"mode: waiting for the node's labels; {trouble}"
             )
-        if not self.offers(state):
+        if not self.schemes.offers(state):
             later = "" if is_served(state.mode) else ", which is not served yet"
             return ReadyState(is_ready=True, text=f"ready: mode {state.mode}{later}; no resources")
         return None
@@ -63,7 +66,7 @@ class Readiness:
         if not self.is_prepared:
             problems.append("grants: still comparing with what the kubelet holds")
         problems += self.device_lists.not_ready(state)
-        if trouble := self.claims_trouble():
+        if trouble := self.claims.trouble:
             problems.append(f"claims: {trouble}")
         if problems:
             return ReadyState(is_ready=False, text="\n".join(problems))
@@ -76,7 +79,7 @@ class Readiness:
         by = {state.memory_by(card.uuid) for card in state.cards if state.isolates}
         enforced = "".join(f"; memory by {each}" for each in sorted(by - USUAL_ENFORCERS))
         tail = f"; out: {out}" if out else ""
-        more = (self.card_names(), state.older_configuration, self.cluster.taken_out_trouble)
+        more = (self.configuration.names, state.older_configuration, self.cluster.taken_out_trouble)
         tail += "".join(f"; {each}" for each in more if each)
         tail += f"; {idle}" if (idle := self.idle_sharing()) else ""
         return ReadyState(is_ready=True, text=f"ready: mode {state.mode}, {served}{enforced}{tail}")

@@ -1,13 +1,13 @@
 """Memory of cards that programs without a grant hold, for instance of pods that see every card."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpu_device_plugin.agent.publish.usage_reader import UsageReader
+from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore
-from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MiB
-from gpu_device_plugin.domain.grants.ledger import Ledger
 
 LEAST_MIB = 1024
 """From here on: the driver's own part of a card is some hundred MiB."""
@@ -21,14 +21,15 @@ class Strangers:
     """Notes such cards, so that new slices go elsewhere while they can."""
 
     node_store: NodeStore
-    unexplained: Callable[[Card], int | None]
-    ledger: Callable[[], Ledger]
+    usage: UsageReader
+    live: LiveLedger
     _seen: deque[Mapping[str, int]] = field(default_factory=lambda: deque(maxlen=LOOKS))
 
     def find(self) -> str | None:
         """The cards whose slices no longer fit beside what strangers hold; None if there is none."""
-        state, use = self.node_store.read(), self.ledger().use()
-        mib = {card.uuid: (self.unexplained(card) or 0) // _BYTES_PER_MIB for card in state.cards}
+        state, use = self.node_store.read(), self.live.living.use()
+        unexplained = self.usage.unexplained
+        mib = {card.uuid: (unexplained(card) or 0) // _BYTES_PER_MIB for card in state.cards}
         self._seen.append(mib)
         least = {uuid: min(look.get(uuid, 0) for look in self._seen) for uuid in mib}
         is_sure = len(self._seen) == LOOKS

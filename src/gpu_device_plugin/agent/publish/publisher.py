@@ -7,7 +7,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from gpu_device_plugin.agent.publish.api_cluster import Cluster
-from gpu_device_plugin.agent.publish.usage_reader import SliceUsage
+from gpu_device_plugin.agent.publish.usage_reader import SliceUsage, UsageReader
+from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
@@ -60,14 +61,11 @@ class Publisher:
     cluster: Cluster
     state: StateReader
     schemes: Schemes
-    ledger: Callable[[], Ledger]
+    live: LiveLedger
+    usage: UsageReader
     driver: Callable[[], DriverVersions]
     drift: Callable[[], int]
     wall_seconds: Callable[[], float]
-    usage: Callable[[str, str], SliceUsage | None]
-    """What a slice uses of a card, by slice id and UUID; None if it is not known."""
-    unexplained: Callable[[Card], int | None]
-    """Memory of a card in use, by its UUID; None if it is not known."""
     specs: Callable[[], Specs]
 
     def __post_init__(self) -> None:
@@ -87,7 +85,7 @@ class Publisher:
             self._publish()
 
     def show(self) -> None:
-        state, ledger = self.state(), self.ledger()
+        state, ledger = self.state(), self.live.living
         counts = self.schemes.counts(state, ledger)
         self.metrics.publish(
             Snapshot(
@@ -100,7 +98,7 @@ class Publisher:
         )
 
     def _publish(self) -> None:
-        state, ledger = self.state(), self.ledger()
+        state, ledger = self.state(), self.live.living
         self._describe(state, ledger)
         self._annotate(state, ledger)
 
@@ -208,7 +206,7 @@ class Publisher:
                         claim=grant.holder.claim_name,
                         enforcers=grant.enforcers,
                     )
-                    usage = self.usage(grant.slice_id, share.device)
+                    usage = self.usage.of(grant.slice_id, share.device)
                     yield _add_usage(sample, usage, card)
 
     def _card_samples(
@@ -223,7 +221,7 @@ class Publisher:
                 healthy[card.uuid],
                 tuple(counts.get(card.uuid, ())),
                 fault,
-                self.unexplained(card),
+                self.usage.unexplained(card),
                 _short_bytes(state, card, use),
                 str(state.allocation_api),
                 state.node,

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpu_device_plugin.disk.region import CardUsage
+from gpu_device_plugin.agent.state.ledger_store import LiveLedger
+from gpu_device_plugin.disk.region import CardUsage, read_region
+from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.domain.cards.card import Card
-from gpu_device_plugin.domain.grants.ledger import Ledger
 
 APART_SECONDS = 5.0
 """At least this long between two readings, because a share of time needs some time."""
@@ -39,9 +40,12 @@ class UsageReader:
     too which the library is not in.
     """
 
-    read: Callable[[str], Mapping[str, CardUsage]]
-    ledger: Callable[[], Ledger]
-    by_driver: Callable[[str], Mapping[str, int]] = lambda _: {}
+    files: SliceFiles
+    live: LiveLedger
+    by_driver: Callable[[str], Mapping[str, int]]
+    used_bytes: Callable[
+        [str], int | None
+    ]  # of a card's memory, whoever uses it; None while unknown
 
     def __post_init__(self) -> None:
         self._seen: dict[_Key, _Seen] = {}
@@ -52,22 +56,26 @@ class UsageReader:
         """The last reading; None if the region said nothing."""
         return self._usage.get((slice_id, uuid))
 
-    def unexplained(self, card: Card, used_bytes: int | None) -> int | None:
-        """Memory of a card in use beside what its slices have written down just now.
+    def unexplained(self, card: Card) -> int | None:
+        """Memory of a card in use beside what its slices have written down just now, in bytes.
 
         Not known where a container has the card without a limit, or only an instance of it.
         """
+        used_bytes = self.used_bytes(card.uuid)
         if used_bytes is None or card.hardware.is_mig:
             return None
-        for grant in self.ledger().grants.values():
+        for grant in self.live.living.grants.values():
             if card.uuid in grant.devices:
                 if not grant.is_isolated:
                     return None
                 told = self.by_driver(grant.slice_id).get(card.uuid)
                 if told is None:
-                    told = self.read(grant.slice_id).get(card.uuid, _NOTHING).memory_bytes
+                    told = self._read(grant.slice_id).get(card.uuid, _NOTHING).memory_bytes
                 used_bytes -= told
         return max(0, used_bytes)
+
+    def _read(self, slice_id: str) -> Mapping[str, CardUsage]:
+        return read_region(self.files.region(slice_id))
 
     async def refresh(self) -> None:
         """Read every slice, unless that was just done; yields to other tasks in between."""
@@ -77,13 +85,13 @@ class UsageReader:
         self._read_ns = now_ns
         seen: dict[_Key, _Seen] = {}
         usage: dict[_Key, SliceUsage] = {}
-        for number, grant in enumerate(tuple(self.ledger().grants.values())):
+        for number, grant in enumerate(tuple(self.live.living.grants.values())):
             if number % _A_TURN == 0:
                 await asyncio.sleep(0)
             if not grant.is_isolated:
                 continue
             told = self.by_driver(grant.slice_id)
-            read = self.read(grant.slice_id)
+            read = self._read(grant.slice_id)
             for uuid in told.keys() | read.keys():
                 found, key = read.get(uuid, _NOTHING), (grant.slice_id, uuid)
                 seen[key] = _Seen(found, int(asyncio.get_running_loop().time() * 1e9))

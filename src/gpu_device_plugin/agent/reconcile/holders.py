@@ -59,29 +59,29 @@ class Holders:
         """
         self._shown = shown
         if self.unreconciled_allocations:
-            unshown &= self._ledger_store.unshown
+            unshown &= self._ledger_store.live.unshown
         self._ledger_store.set_gone(over, unshown)
 
     def is_behind(self) -> bool:
-        """Whether a pod may hold, by an answer of a scheme that records, what no grant has yet."""
+        """Whether a pod may hold whole devices, by an answer of ours, that no grant has yet."""
         return bool(self.unreconciled_allocations) or not self.has_passed
 
     def every(self) -> Sequence[str] | None:
         """Pods that hold slices now, for people; None where it is not known.
 
-        An empty ledger may be one that was lost; and who got what was answered since the last pass
-        of a scheme that records is not in the ledger yet.
+        An empty ledger may be one that was lost; and who got what was answered of whole
+        devices since the last pass is not in the ledger yet.
         """
         return self.of(lambda _: True)
 
     def of(self, counts: Callable[[str], bool]) -> Sequence[str] | None:
         """Those of `every` that hold a resource that `counts`.
 
-        The other holders' cards stay theirs: a grant keeps every scheme from giving them away.
+        The other holders' cards stay theirs: a grant keeps both kinds from giving them away.
         """
         if self.unreconciled_allocations or self._ledger_store.being_written:
             return None
-        grants = self._ledger_store.shown.grants.values()
+        grants = self._ledger_store.live.shown.grants.values()
         found = {g.pod.text for g in grants if not g.units or any(map(counts, g.units))}
         found |= {pod for resource, pod in self._shown if counts(resource)}
         return tuple(sorted(found)) if found or self.has_passed else None
@@ -91,5 +91,7 @@ class Holders:
         if self.is_behind():
             return None
         return {
-            uuid for grant in self._ledger_store.shown.grants.values() for uuid in grant.devices
+            uuid
+            for grant in self._ledger_store.live.shown.grants.values()
+            for uuid in grant.devices
         }

@@ -16,7 +16,6 @@ from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import COMPUTE_POLICY_KEY
 from gpu_device_plugin.domain.node.pods import PodRef
-from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import DoesNotFitError, GpuPluginError, NotKnownError, RefusalError
 from gpu_device_plugin.kubernetes.objects.events import EventNote
@@ -32,7 +31,7 @@ class EventRecorder:
 
     metrics: AgentMetrics
     post: Callable[[EventNote], None]
-    state: StateReader
+    node_store: NodeStore
     wall_seconds: Callable[[], float]
     schemes: Schemes
     _decisions: DecisionLog = field(default_factory=lambda: DecisionLog(_KEPT))
@@ -113,7 +112,7 @@ class EventRecorder:
         """A container asked for no isolation, and the operator does not allow that."""
         name = _container(caller)
         text = (
-            f"container {name}: CGPU_DISABLE is ignored on node {self.state().node}; the operator "
+            f"container {name}: CGPU_DISABLE is ignored on node {self.node_store.read().node}; the operator "
             f"allows it with --honor-cgpu-disable"
         )
         _log.info("CGPU_DISABLE ignored", pod=str(caller.pod), container=name)
@@ -121,7 +120,7 @@ class EventRecorder:
 
     def ignored_policy(self, caller: Caller) -> None:
         """A pod's annotation asks for a compute policy, and the operator does not allow that."""
-        state = self.state()
+        state = self.node_store.read()
         text = (
             f"annotation {COMPUTE_POLICY_KEY} is ignored on node {state.node}: the policy is "
             f"{state.compute_policy}; the operator allows it with --honor-pod-compute-policy"
@@ -131,7 +130,7 @@ class EventRecorder:
 
     def card_changed(self, change: Change) -> None:
         """A card, or NVML as a whole, went out, came back, or reported something."""
-        card = self.state().card(change.uuid) if change.uuid else None
+        card = self.node_store.read().card(change.uuid) if change.uuid else None
         index = card.index if card and card.is_shown else None
         name = (change.uuid or "NVML") if index is None else f"card {index} ({change.uuid})"
         _log.warning(
@@ -146,9 +145,9 @@ class EventRecorder:
         (_log.warning if is_warning else _log.info)("node reported", reason=reason, text=text)
         self.post(EventNote(None, reason, text, is_warning=is_warning))
 
-    def fault(self, node_store: NodeStore, reason: str, text: str | None) -> None:
+    def fault(self, reason: str, text: str | None) -> None:
         """A fault keeps the whole node from serving, or (None) has ended; each text is reported once."""
-        if node_store.set_fault(reason, text):
+        if self.node_store.set_fault(reason, text):
             if text is None:
                 self.node_over(reason)
             else:
@@ -207,7 +206,7 @@ class EventRecorder:
         """What was decided about a pod and what it holds, for people; NotKnownError: nothing."""
         wanted = f"{namespace}/{name}"
         text = self._decisions.why(wanted)
-        state = self.state()
+        state = self.node_store.read()
         held = [g for g in ledger.grants.values() if str(g.pod) == wanted]
         lines = [_held_line(g, self.schemes.of_grant(g).held_text(g), state.card) for g in held]
         if not lines and not text:

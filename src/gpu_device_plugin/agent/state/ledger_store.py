@@ -48,7 +48,7 @@ class LedgerStore:
     def __init__(self, store: GrantStore, writer: Writer, live: LiveLedger | None = None) -> None:
         self._store = store
         self._writer = writer
-        self._live = live or LiveLedger()
+        self.live = live or LiveLedger()
         self.at_start: frozenset[PodRef] = frozenset()
         """Pods that had grants before this process began."""
         self.changed = Signal[Ledger]()
@@ -64,23 +64,11 @@ class LedgerStore:
 
     @property
     def ledger(self) -> Ledger:
-        return self._live.ledger
-
-    @property
-    def living(self) -> Ledger:
-        return self._live.living
-
-    @property
-    def shown(self) -> Ledger:
-        return self._live.shown
-
-    @property
-    def unshown(self) -> frozenset[str]:
-        return self._live.unshown
+        return self.live.ledger
 
     def set_gone(self, over: frozenset[str], unshown: frozenset[str]) -> None:
         """What the last reconcile pass found of slices that end later: see `LiveLedger`."""
-        self._live.gone, self._live.unshown = over, unshown
+        self.live.gone, self.live.unshown = over, unshown
 
     async def load(self, now_seconds: float) -> Loaded:
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
@@ -112,7 +100,7 @@ class LedgerStore:
     async def _commit(self, change: Callable[[Ledger], Ledger]) -> None:
         try:
             async with asyncio.timeout(WRITE_SECONDS), self._write_lock:
-                await self._write(change(self._live.ledger))
+                await self._write(change(self.live.ledger))
         except TimeoutError as error:
             self.disk_fault = f"the state directory took no write within {WRITE_SECONDS:.0f} s"
             self.rewrite()
@@ -122,14 +110,14 @@ class LedgerStore:
             raise
         except StorageError as error:
             raise _not_durable(str(error)) from error
-        self._set(change(self._live.ledger))
+        self._set(change(self.live.ledger))
 
     def replace(self, before: Grant, after: Grant) -> bool:
         """Replace `before`, unless it was changed or ended since; returns whether it was replaced.
 
         For callers that wait between reading a grant and writing it.
         """
-        if self._live.ledger.grants.get(before.slice_id) != before:
+        if self.live.ledger.grants.get(before.slice_id) != before:
             return False
         self.amend([after])
         return True
@@ -137,12 +125,12 @@ class LedgerStore:
     def amend(self, grants: Iterable[Grant], ended: Iterable[str] = ()) -> None:
         """Change several grants at once, to what is known of them by now; those of `ended` pods end."""
         over = frozenset(ended)
-        ledger = self._live.ledger.release(over)
-        pods = {g.pod.uid for key, g in self._live.ledger.grants.items() if key in over}
+        ledger = self.live.ledger.release(over)
+        pods = {g.pod.uid for key, g in self.live.ledger.grants.items() if key in over}
         self._store.forget(over, pods - {g.pod.uid for g in ledger.grants.values()})
         for grant in grants:
             ledger = ledger.hold(grant)
-        if ledger.grants != self._live.ledger.grants:
+        if ledger.grants != self.live.ledger.grants:
             self._set(ledger)
             self.rewrite()
 
@@ -171,7 +159,7 @@ class LedgerStore:
                     if self.disk_fault is not None:
                         # The ledger may fit into the blocks that it has had, the next grant not.
                         await self._writer.run(self._store.check_room)
-                    await self._write(self._live.ledger)
+                    await self._write(self.live.ledger)
         except StorageError as error:
             self.disk_fault = str(error)
 
@@ -185,7 +173,7 @@ class LedgerStore:
         self.disk_fault = None
 
     def _set(self, ledger: Ledger) -> None:
-        self._live.ledger = ledger
+        self.live.ledger = ledger
         self.changed.emit(ledger)
 
 
