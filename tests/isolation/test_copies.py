@@ -38,6 +38,15 @@ def test_a_loop_of_copies_gets_its_share(make_box: MakeBox, percent: int, kind: 
     assert 100 * had / free == pytest.approx(percent, abs=COPY_POINTS)
 
 
+@sweep("kind", ["copying_batch", "copying_boxes", "copying_attributes"])
+def test_so_does_one_of_copies_in_batches_and_with_attributes(make_box: MakeBox, kind: str) -> None:
+    """They had all of the bus, and a library that began to use them undid the cap."""
+    free = shares((alone(make_box, None, "free"), copying(kind)), seconds=2)[0]
+    had = shares((alone(make_box, 30, "capped"), copying(kind)), seconds=4)[0]
+
+    assert 100 * had / free == pytest.approx(30, abs=COPY_POINTS)
+
+
 @sweep("kind", ["filling", "filling_box"])
 @sweep("percent", [30, 70])
 def test_a_loop_of_fills_gets_its_share(make_box: MakeBox, percent: int, kind: str) -> None:

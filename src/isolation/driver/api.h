@@ -22,6 +22,37 @@ CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool *pool_out, CUmemLocation *l
 CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location,
 				 CUmemAllocationType type);
 #endif
+/* Not in every header since CUDA 12.8 that names some of them. */
+CUresult CUDAAPI cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+				    CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds,
+				    size_t *failed, CUstream stream);
+CUresult CUDAAPI cuMemcpyBatchAsync_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes,
+					 size_t count, CUmemcpyAttributes *attributes,
+					 size_t *firsts, size_t kinds, size_t *failed,
+					 CUstream stream);
+CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes,
+				       size_t count, CUmemcpyAttributes *attributes, size_t *firsts,
+				       size_t kinds, CUstream stream);
+CUresult CUDAAPI cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes,
+					    size_t count, CUmemcpyAttributes *attributes,
+					    size_t *firsts, size_t kinds, CUstream stream);
+CUresult CUDAAPI cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+				      size_t *failed, unsigned long long flags, CUstream stream);
+CUresult CUDAAPI cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+					   size_t *failed, unsigned long long flags,
+					   CUstream stream);
+CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+					 unsigned long long flags, CUstream stream);
+CUresult CUDAAPI cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+					      unsigned long long flags, CUstream stream);
+CUresult CUDAAPI cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+					     CUmemcpyAttributes *attributes, CUstream stream);
+CUresult CUDAAPI cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+						  CUmemcpyAttributes *attributes, CUstream stream);
+CUresult CUDAAPI cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *operation,
+					       unsigned long long flags, CUstream stream);
+CUresult CUDAAPI cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *operation,
+						    unsigned long long flags, CUstream stream);
 /* Not in any public header; what nvidia-smi asks NVML for (view/private_table.c). */
 nvmlReturn_t nvmlInternalGetExportTable(const void **table, const void *id);
 #pragma GCC visibility pop

@@ -1,6 +1,6 @@
 /*
  * Copies between host and card take the slice's card time. What stays on the card, goes to another
- * one, or is moved by batches and by managed memory is not charged; see docs/isolation.md.
+ * one, or is moved by managed memory is not charged; see docs/isolation.md.
  */
 #include "books/enter.h"
 #include "compute/meter.h"
@@ -119,3 +119,81 @@ BOTH_ASYNC(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box), cuMemcpy2DAsync_v
 	   (const CUDA_MEMCPY2D *box, CUstream stream), (box, stream))
 BOTH_ASYNC(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box) * ((box) ? (box)->Depth : 0),
 	   cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *box, CUstream stream), (box, stream))
+
+/* A batch is one piece of work, of the first that is between host and card: most are all alike. */
+struct batch {
+	enum side to, from;
+	uint64_t bytes;
+};
+
+static struct batch batch_of(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes,
+			     size_t count)
+{
+	struct batch batch = {0};
+
+	for (size_t i = 0; to && from && bytes && i < count; i++) {
+		if ((batch.to == ON_CARD) == (batch.from == ON_CARD)) {
+			batch.to = side_of(to[i]);
+			batch.from = side_of(from[i]);
+		}
+		batch.bytes += bytes[i];
+	}
+	return batch;
+}
+
+static enum side side_of_operand(const CUmemcpy3DOperand *operand)
+{
+	return operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER ? side_of(operand->op.ptr.ptr)
+							       : ON_CARD;
+}
+
+/* Elements count as bytes; what longer ones take is measured. */
+static struct batch boxes_of(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
+{
+	struct batch batch = {0};
+
+	for (size_t i = 0; operations && i < count; i++) {
+		const CUextent3D *extent = &operations[i].extent;
+
+		if ((batch.to == ON_CARD) == (batch.from == ON_CARD)) {
+			batch.to = side_of_operand(&operations[i].dst);
+			batch.from = side_of_operand(&operations[i].src);
+		}
+		batch.bytes += extent->width * extent->height * extent->depth;
+	}
+	return batch;
+}
+
+#define BATCH(found, stream, name, parameters, arguments)                                          \
+	HOOK(name, parameters, arguments, struct meter_launch launch = {0};                        \
+	     const struct batch all = meter_is_capped() ? (found) : (struct batch){0};             \
+	     before(&launch, all.to, all.from, all.bytes, stream), meter_after(&launch, result))
+
+#define BATCHES(found, name, parameters, arguments)                                                \
+	BATCH(found, stream, name, parameters, arguments)                                          \
+	BATCH(found, stream_per_thread(stream), name##_ptsz, parameters, arguments)
+
+BATCHES(batch_of(to, from, bytes, count), cuMemcpyBatchAsync,
+	(CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count,
+	 CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds, size_t *failed,
+	 CUstream stream),
+	(to, from, bytes, count, attributes, firsts, kinds, failed, stream))
+BATCHES(batch_of(to, from, bytes, count), cuMemcpyBatchAsync_v2,
+	(CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count,
+	 CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds, CUstream stream),
+	(to, from, bytes, count, attributes, firsts, kinds, stream))
+BATCHES(boxes_of(operations, count), cuMemcpy3DBatchAsync,
+	(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
+	 CUstream stream),
+	(count, operations, failed, flags, stream))
+BATCHES(boxes_of(operations, count), cuMemcpy3DBatchAsync_v2,
+	(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags,
+	 CUstream stream),
+	(count, operations, flags, stream))
+BOTH_ASYNC(side_of(to), side_of(from), bytes, cuMemcpyWithAttributesAsync,
+	   (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
+	    CUstream stream),
+	   (to, from, bytes, attributes, stream))
+BATCHES(boxes_of(operation, 1), cuMemcpy3DWithAttributesAsync,
+	(CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
+	(operation, flags, stream))

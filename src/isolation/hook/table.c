@@ -90,6 +90,8 @@ static bool changes_what_is_counted(const char *name)
 	} shapes[] = {
 		{"cu", "CtxCreate"},
 		{"cu", "Synchronize"},
+		{"cuMemcpy", "Batch"},
+		{"cuMemcpy", "WithAttributes"},
 		{"cuMem", "Alloc"},
 		{"cuMem", "Create"},
 		{"cuArray", "Create"},

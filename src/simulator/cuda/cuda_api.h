@@ -23,6 +23,35 @@ CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *
 			   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params);
 CUresult cuFuncGetParamCount(CUfunction function, size_t *count);
 CUresult cuKernelGetParamCount(CUkernel kernel, size_t *count);
+/* Some are in some headers. */
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+			    CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds,
+			    size_t *failed, CUstream stream);
+CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+				 CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds,
+				 size_t *failed, CUstream stream);
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+			       CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds,
+			       CUstream stream);
+CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count,
+				    CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds,
+				    CUstream stream);
+CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed,
+			      unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed,
+				   unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+				 unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+				      unsigned long long flags, CUstream stream);
+CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+				     CUmemcpyAttributes *attributes, CUstream stream);
+CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+					  CUmemcpyAttributes *attributes, CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *operation, unsigned long long flags,
+				       CUstream stream);
+CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *operation,
+					    unsigned long long flags, CUstream stream);
 /* Of headers that come in other packages. */
 CUresult cuProfilerStart(void);
 CUresult cuProfilerStop(void);

@@ -1124,6 +1124,45 @@ static CUresult copy_to_card_in_a_row(uint64_t duration_ns)
 	return CALL(cuMemcpyHtoDAsync_v2, tested_memory(), tested_pinned(), TESTED_BYTES, NULL);
 }
 
+/* Two halves, in one call. */
+static CUresult copy_batch_to_card(uint64_t duration_ns)
+{
+	const size_t half = TESTED_BYTES / 2;
+	const CUdeviceptr here = (CUdeviceptr)(uintptr_t)tested_pinned();
+	CUdeviceptr to[] = {tested_memory(), tested_memory() + half}, from[] = {here, here + half};
+	size_t bytes[] = {half, half}, first = 0, failed;
+	CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+
+	(void)duration_ns;
+	return CALL(cuMemcpyBatchAsync, to, from, bytes, 2, &attributes, &first, 1, &failed, NULL);
+}
+
+static CUresult copy_boxes_to_host(uint64_t duration_ns)
+{
+	CUDA_MEMCPY3D_BATCH_OP box = {
+		.src = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER, .op.ptr.ptr = tested_memory()},
+		.dst = {.type = CU_MEMCPY_OPERAND_TYPE_POINTER,
+			.op.ptr.ptr = (CUdeviceptr)(uintptr_t)tested_pinned()},
+		.extent = {TESTED_BYTES / 1000, 1000, 1},
+		.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+	CUresult (*copy)(size_t, CUDA_MEMCPY3D_BATCH_OP *, unsigned long long, CUstream) =
+		(__typeof__(copy))find("cuMemcpy3DBatchAsync_v2_ptsz");
+
+	(void)duration_ns;
+	return copy(1, &box, 0, NULL);
+}
+
+static CUresult copy_with_attributes(uint64_t duration_ns)
+{
+	CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+	CUresult (*copy)(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes *, CUstream) =
+		(__typeof__(copy))find("cuMemcpyWithAttributesAsync");
+
+	(void)duration_ns;
+	return copy(tested_memory(), (CUdeviceptr)(uintptr_t)tested_pinned(), TESTED_BYTES,
+		    &attributes, NULL);
+}
+
 static CUresult copy_box_to_host(uint64_t duration_ns)
 {
 	const CUDA_MEMCPY2D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -1272,6 +1311,9 @@ static const struct kind kinds[] = {
 	{"filling_box", fill_box, 20, 0},
 	{"copying", copy_to_card, 1, 0},
 	{"copying_async", copy_to_card_in_a_row, 20, 0},
+	{"copying_batch", copy_batch_to_card, 20, 0},
+	{"copying_boxes", copy_boxes_to_host, 20, 0},
+	{"copying_attributes", copy_with_attributes, 20, 0},
 	{"copying_box", copy_box_to_host, 1, 0},
 	{"copying_unified", copy_anything, 20, 0},
 	{"prefetch", launch_beside_a_copy, 1, 0},
