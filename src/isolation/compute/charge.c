@@ -202,16 +202,18 @@ static uint64_t end_of(const struct meter *meter, const struct timed_event *even
 static void set_sampled(const struct meter *meter, const struct timed_event *event,
 			int64_t later_ns, struct span *span)
 {
+	if (events_launches_wait()) {
+		span->ns = event->work.ended_ns - event->work.begun_ns;
+		return;
+	}
 	const uint64_t front_ns = meter->reference_ns;
 	const uint64_t had_ns = larger(event->work.begun_ns, front_ns + meter->event_ns);
 	const uint64_t behind_ns =
 		less(sum(front_ns, later_ns) + meter->event_ns, had_ns + gap_ns(meter));
 	const uint64_t most_ns = less(event->set_ns, had_ns);
 
-	span->is_at_most = most_ns > behind_ns && !events_launches_wait();
+	span->is_at_most = most_ns > behind_ns;
 	span->ns = larger(larger(behind_ns, most_ns), 1);
-	if (events_launches_wait())
-		span->ns = event->work.ended_ns - event->work.begun_ns;
 }
 
 /* `later_ns`: so long after the reference the event at `index` was reached, where `is_timed`. */

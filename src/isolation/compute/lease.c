@@ -43,11 +43,10 @@
 #define WANT_NS 1000000u
 #define NAP_LEAST_NS 100000u
 #define NAP_MOST_NS 1000000u
-#define NAP_IDLE_NS 10000000u
-/* A holder may give up early; a thread wakes so late. */
+/* A holder may give up early. */
 #define NAP_BLOCKED_NS 250000u
-#define NAP_LATE_NS 60000u
-#define NAP_WATCH_NS 20000u
+/* Before two that began at the same moment ask again. */
+#define NAP_APART_NS 30000u
 
 #define SCAN_EVERY_NS 500000000ull
 #define LOOK_EVERY_NS 4000000u
@@ -74,7 +73,6 @@ static struct card {
 /* What the pages say at a moment. */
 struct view {
 	uint64_t blocked_until_ns; /* somebody has the card; 0: nobody */
-	uint64_t held_until_ns;    /* and may go on with its lease until then */
 	bool is_outranked;         /* somebody who waits is before us */
 };
 
@@ -179,8 +177,6 @@ static void see(struct card *card, struct neighbour *neighbour, struct view *vie
 	const uint64_t until_ns = claimed_until(neighbour, &head, now_ns);
 
 	view->blocked_until_ns = larger(view->blocked_until_ns, until_ns);
-	if (until_ns)
-		view->held_until_ns = larger(view->held_until_ns, head.hold_until_ns);
 	if (head.want_until_ns > now_ns && head.want_until_ns < now_ns + CLAIM_MOST_NS &&
 	    head.key > key)
 		view->is_outranked = true;
@@ -268,23 +264,6 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 	return value < least ? least : smaller(value, most);
 }
 
-/* In short steps towards the end; at last the clock is watched. */
-static uint64_t nap_until(uint64_t left_ns)
-{
-	return left_ns > NAP_LATE_NS + NAP_LEAST_NS ? smaller(left_ns - NAP_LATE_NS, NAP_BLOCKED_NS)
-						    : NAP_WATCH_NS;
-}
-
-/* In the middle of a lease of short kernels nobody need watch the clock. */
-static uint64_t nap_blocked(const struct view *view, uint64_t now_ns)
-{
-	const uint64_t nap_ns = nap_until(view->blocked_until_ns - now_ns);
-
-	return nap_ns == NAP_WATCH_NS && view->held_until_ns > now_ns + 3ull * NAP_LEAST_NS
-		       ? NAP_LEAST_NS
-		       : nap_ns;
-}
-
 /* Until when another process of the slice has the card; believed as neighbours are. */
 static uint64_t own_until(int card, const struct turns_lease *lease, uint64_t now_ns)
 {
@@ -308,9 +287,8 @@ static void give_up(int card, const struct turns_lease *lease)
 
 static uint64_t for_credit(const struct meter *meter, uint64_t wait_ns, uint64_t out_ns)
 {
-	if (!out_ns)
-		return between(NAP_LEAST_NS, wait_ns, NAP_IDLE_NS);
-	return between(NAP_LEAST_NS, smaller(wait_ns, meter->out_ns / 2), NAP_MOST_NS);
+	return between(NAP_LEAST_NS, out_ns ? smaller(wait_ns, meter->out_ns / 2) : wait_ns,
+		       NAP_MOST_NS);
 }
 
 /* It waits for others, without a lease, and says so. */
@@ -322,14 +300,6 @@ static uint64_t want(struct activity *page, int64_t key, uint64_t nap_ns, uint64
 	return nap_ns;
 }
 
-/* Credit stops growing at its limit, so who waits keeps the place that it has told. */
-static int64_t key_of(const struct activity *page, int64_t worth_ns, uint64_t now_ns)
-{
-	const int64_t key = worth_ns - (int64_t)now_ns;
-
-	return page->want_until_ns > now_ns && page->key > key ? page->key : key;
-}
-
 /* A new lease, or the next in a row. */
 static uint64_t take(struct meter *meter, struct meter_launch *launch,
 		     const struct turns_lease *lease, int64_t worth_ns, uint64_t out_ns)
@@ -337,13 +307,15 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch,
 	const uint64_t now_ns = launch->now_ns;
 	const int card = meter->card;
 	struct activity *page = activity_own_page(card);
-	const int64_t key = key_of(page, worth_ns, now_ns);
+	const int64_t key = worth_ns - (int64_t)now_ns;
 	const struct view view = look(card, key, now_ns);
 
 	if (view.blocked_until_ns > now_ns)
-		return want(page, key, nap_blocked(&view, now_ns), now_ns);
+		return want(page, key,
+			    between(NAP_LEAST_NS, view.blocked_until_ns - now_ns, NAP_BLOCKED_NS),
+			    now_ns);
 	if (view.is_outranked && now_ns - launch->blocked_ns < OVERDUE_NS)
-		return want(page, key, nap_until(out_ns), now_ns);
+		return want(page, key, between(NAP_LEAST_NS, out_ns, NAP_BLOCKED_NS), now_ns);
 	const bool is_by_itself = is_alone(card, now_ns);
 	const uint64_t until_ns = now_ns + LEASE_NS + (is_by_itself ? out_ns : 0);
 
@@ -358,8 +330,7 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch,
 	 * same moment again: where a page is mapped differs by process.
 	 */
 	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns)
-		return want(page, key, NAP_LATE_NS / 2 + ((uintptr_t)page >> 12) % 16 * 1000,
-			    now_ns);
+		return want(page, key, NAP_APART_NS + ((uintptr_t)page >> 12) % 16 * 1000, now_ns);
 	atomic_store(&page->want_until_ns, 0);
 	return 0;
 }
