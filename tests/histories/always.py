@@ -189,7 +189,8 @@ def _faulty_cards_offered(node: Node) -> Iterator[str]:
     elif past.answers_since == math.inf:
         past.answers_since = now
     for card in node.driver.cards:
-        if card.error or card.is_slow:
+        is_seen_late = not card.is_there and node.driver.init_seconds > 1
+        if card.error or card.is_slow or is_seen_late:
             past.failed_at[card.uuid] = now
         kinds = {"card": card.is_sound, "instances": card.is_mig and card.is_well}
         for kind, is_sound in kinds.items():

@@ -7,6 +7,7 @@ oldest first, before its sources are ready. A static pod is known to it before t
 
 import asyncio
 import fcntl
+import math
 import os
 import struct
 import zlib
@@ -56,6 +57,7 @@ class Life:
         asked_at: When the kubelet began to admit it.
         refused_by: The agent that ran when it was rejected.
         shape_never_fits: The node does not give what it asks for, or may have come not to.
+        ended: When it ended, by the loop's clock.
     """
 
     pod: StandInPod
@@ -75,6 +77,12 @@ class Life:
     refused_by: str = ""
     shape_never_fits: bool = False
     locks: dict[str, list[int]] = field(default_factory=dict)
+    ended: float = math.inf
+
+    @property
+    def was_short(self) -> bool:
+        """Whether the API's watch may never have told of it."""
+        return self.ended - self.created < 1.0
 
     def is_over(self) -> bool:
         """Whether it holds nothing any more, by the kubelet."""
@@ -153,7 +161,7 @@ class Pods:
         if life.phase == "Gone":
             return
         self._stop_all(life)
-        self.ended_at = self._machine.loop.now
+        self.ended_at = life.ended = self._machine.loop.now
         if phase == "Gone":
             self._kubelet.remove(uid)
             self._forget(life)

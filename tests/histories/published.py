@@ -15,10 +15,17 @@ from typing import Any
 from tests.histories.driver import SimulatedCard
 from tests.histories.node import NODE_PATH, Node
 from tests.histories.pods import Life, path_of
-from tests.histories.quiet import may_be_given_twice, noted_devices, possible_modes, waits
+from tests.histories.quiet import (
+    may_be_given_twice,
+    noted_devices,
+    noted_grants,
+    possible_modes,
+    waits,
+)
 from tests.histories.shapes import CORE, COUNT, MEM
 from tests.histories.truth import against_the_rules, card_of_device, grants, holds, numbers
 
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
 from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
@@ -77,13 +84,21 @@ def untruths(node: Node) -> Iterator[str]:
         and not against_the_rules(node, life)
         and not (pods[life.pod.uid].devices and may_be_given_twice(node))
     ]
+    yield from _of_pods(node, sure, pods, containers)
+
+
+def _of_pods(
+    node: Node, sure: list[Life], pods: Mapping[str, Has], containers: Mapping[tuple[str, str], Has]
+) -> Iterator[str]:
+    annotations = node.api.objects[NODE_PATH]["metadata"].get("annotations", {})
     told = _holdings(node, annotations.get(HOLDINGS_ANNOTATION, "{}"))
     for life in sure:
         yield from _holding(node, life, pods[life.pod.uid], told)
         yield from _annotated(node, life, containers)
         yield from _inside(node, life, containers)
-    if len(sure) == len(node.pods.living()):
-        alive = {uid for life in sure for uid in (life.pod.uid, f"mirror-{life.pod.uid}")}
+    alive = {uid for life in sure for uid in (life.pod.uid, f"mirror-{life.pod.uid}")}
+    others = {grant.pod.uid for grant in noted_grants(node)} - alive
+    if len(sure) == len(node.pods.living()) and not others:
         if gone := told.keys() - alive:
             yield f"the node's holdings name {sorted(gone)}, which are gone"
         yield from _metrics(node, pods)
@@ -126,9 +141,7 @@ def _cards(node: Node, text: str | None) -> Iterator[str]:
 def _card(
     node: Node, card: SimulatedCard, entry: dict[str, Any] | None, *, is_offered: bool
 ) -> Iterator[str]:
-    devices = {hold.device for hold in holds(node) if not hold.is_fraction}
-    is_as_it_was = not (devices | noted_devices(node)).isdisjoint({card.uuid, *card.all_instances})
-    is_certain = _has_units(node) and not waits(node, card.uuid) and not is_as_it_was
+    is_certain = _has_units(node) and not waits(node, card.uuid) and not _is_as_it_was(node, card)
     if entry is None:
         is_slow_only = replace(card, call_seconds=0.0).is_sound and card.uuid in numbers(node)
         if (is_offered or is_slow_only) and is_certain:
@@ -139,6 +152,16 @@ def _card(
         yield f"card {index} {card.uuid} is told as {entry}"
     if entry["healthy"] is not is_offered and is_certain:
         yield f"card {card.uuid} is told as {entry}, and that it is well is {is_offered}"
+
+
+def _is_as_it_was(node: Node, card: SimulatedCard) -> bool:
+    """Whether somebody may hold the card, or an instance of it, as it was when that was given."""
+    devices = {hold.device for hold in holds(node) if not hold.is_fraction}
+    return not (devices | noted_devices(node)).isdisjoint({card.uuid, *card.all_instances})
+
+
+def _cut_while_held(node: Node) -> set[str]:
+    return {card.uuid for card in node.driver.cards if card.is_mig and _is_as_it_was(node, card)}
 
 
 def _has_units(node: Node) -> bool:
@@ -229,9 +252,12 @@ def _inside(node: Node, life: Life, containers: Mapping[tuple[str, str], Has]) -
         if has.shares and configs:
             text = (Path(configs[0]) / "limits").read_text("utf-8")
             told = _limits(text)
-            wanted = {card: _size(node, card, *share) for card, share in has.shares.items()}
-            if told != wanted:
-                yield f"{life.pod.name}/{name} is limited to {told}, and it holds {wanted}"
+            wanted = [
+                {card: _size(node, card, unit, *share) for card, share in has.shares.items()}
+                for unit in (node.unit, *node.past.units)
+            ]
+            if told not in wanted:
+                yield f"{life.pod.name}/{name} is limited to {told}, and it holds {wanted[0]}"
 
 
 def _limits(text: str) -> dict[str, tuple[int, int]]:
@@ -244,11 +270,10 @@ def _limits(text: str) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _size(node: Node, uuid: str, units: int, percent: int) -> tuple[int, int]:
+def _size(node: Node, uuid: str, unit: MemoryUnit, units: int, percent: int) -> tuple[int, int]:
     """Bytes and percent of so many units: the card's memory in proportion."""
     card = next(card for card in node.driver.cards if card.uuid == uuid)
-    unit = node.unit
-    all_units = card.memory_mib // unit.mib
+    all_units = max(1, card.memory_mib // unit.mib)
     return card.memory_mib * units // all_units << 20, percent
 
 
@@ -260,7 +285,8 @@ def _metrics(node: Node, pods: Mapping[str, Has]) -> Iterator[str]:
     yield from _held_units(node, series["units"], pods)
     for card in node.driver.cards:
         is_healthy = series["card_healthy"].get((card.uuid,))
-        is_certain = is_healthy is not None and not card.is_mig and not waits(node, card.uuid)
+        is_unsure = is_healthy is None or card.is_mig or _is_as_it_was(node, card)
+        is_certain = not (is_unsure or waits(node, card.uuid))
         if is_certain and _has_units(node) and card.is_well is not bool(is_healthy):
             yield f"metrics tell of {card.uuid} that it is healthy: {is_healthy}"
     if series["reconcile_drift"].get((), 0):
@@ -276,10 +302,11 @@ def _held_units(node: Node, units: _Series, pods: Mapping[str, Has]) -> Iterator
                 held[card, resource] += amount
         for (device, resource), ids in has.chosen.items():
             held[card_of_device(node, device), resource] += len(ids & listed.get(resource, set()))
+    cut = _cut_while_held(node)
     told = {(uuid, r): n for (r, uuid, state), n in units.items() if state == "held" and r != COUNT}
     for uuid, resource in sorted({*told, *(key for key, amount in held.items() if amount)}):
         truth, found = held[uuid, resource], told.get((uuid, resource), 0)
-        if found != truth:
+        if found != truth and uuid not in cut:
             yield f"metrics tell {found:.0f} units of {resource} held of {uuid}, not {truth}"
 
 
@@ -290,6 +317,7 @@ def _slices(
     told = _read(node.past.page)["slice_memory_limit_bytes"]
     wanted: _Series = {}
     unsure: set[tuple[str, ...]] = set()
+    cut = _cut_while_held(node)
     for life in lives:
         pod = life.pod.namespace, life.pod.name
         for container in life.pod.containers:
@@ -298,8 +326,8 @@ def _slices(
             for uuid, size in _sizes(node, has):
                 key: tuple[str, ...] = (*pod, container.name, str(_index(node, uuid)))
                 wanted[key] = size or 0
-                if size is None or (lacks and has.shares):
-                    unsure.add(key)
+                if size is None or uuid in cut or (lacks and has.shares):
+                    unsure |= {key, (*pod, container.name, uuid)}
     for key in sorted(({*told, *wanted}) - unsure):
         if told.get(key) != wanted.get(key):
             yield f"metrics limit {key} to {told.get(key)}, and it is {wanted.get(key)}"
@@ -308,7 +336,7 @@ def _slices(
 def _sizes(node: Node, has: Has) -> Iterator[tuple[str, int | None]]:
     """Cards, and bytes of what a container holds there; None where it is an instance, which is not judged."""
     for uuid, share in has.shares.items():
-        yield uuid, _size(node, uuid, *share)[0]
+        yield uuid, _size(node, uuid, node.unit, *share)[0]
     memory = {card.uuid: card.memory_mib << 20 for card in node.driver.cards}
     for device in has.devices:  # a whole card, or a part of its time, has all of its memory
         yield card_of_device(node, device), memory.get(device)

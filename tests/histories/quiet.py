@@ -101,19 +101,24 @@ def _of_card(node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit) -> se
     return found
 
 
-def noted_devices(node: Node) -> set[str]:
-    """Of grants, while List may be short and until the pass after it: a pod rejected since may still hold them.
+def noted_grants(node: Node) -> list[Grant]:
+    """Those that may still count: a pod rejected since holds them until List is whole, and the pass after it.
 
-    And of grants of living pods that the kubelet has forgotten.
+    And those of living pods that the kubelet has forgotten.
     """
-    is_unsure = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + ABSENT_SECONDS)
+    is_unsure = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + 2 * ABSENT_SECONDS)
     forgotten = {life.pod.uid for life in node.pods.living() if life.is_forgotten}
-    kept = (grant for grant in grants(node) if is_unsure or grant.pod.uid in forgotten)
-    return {device for grant in kept for device in grant.devices}
+    return [grant for grant in grants(node) if is_unsure or grant.pod.uid in forgotten]
+
+
+def noted_devices(node: Node) -> set[str]:
+    """The devices of `noted_grants`."""
+    return {device for grant in noted_grants(node) for device in grant.devices}
 
 
 def _is_up_less_than(node: Node, seconds: float) -> bool:
-    return node.machine.loop.now - node.kubelet_since < seconds
+    """For how long the agent has known the kubelet, which List needs to be whole."""
+    return node.machine.loop.now - max(node.kubelet_since, node.agent_since) < seconds
 
 
 def _cut(
@@ -133,7 +138,7 @@ def _untold_refusals(node: Node) -> Iterator[str]:
     events = [value for path, value in node.api.objects.items() if "/events/" in path]
     noted = {event["involvedObject"]["name"] for event in events}
     for life in node.pods.lives.values():
-        is_ours = f"pod {life.pod.namespace}/{life.pod.name}" in life.message
+        is_ours = f"desc = pod {life.pod.namespace}/{life.pod.name}" in life.message
         if (
             is_ours
             and node.agent
@@ -192,7 +197,8 @@ def _units(mode: str, unit: MemoryUnit, memory_mib: int) -> tuple[int, ...]:
 def _not_at_work(node: Node, life: Life) -> Iterator[str]:
     wanted = [c for c in life.pod.containers if c.kind is not ContainerKind.INIT]
     idle = [c.name for c in wanted if c.name not in life.running]
-    is_in_doubt = life.shape_never_fits or not life.was_known
+    is_unread = any("while the API server was away" in text for text in life.start_errors)
+    is_in_doubt = life.shape_never_fits or not life.was_known or is_unread
     if idle and not (is_in_doubt and life.start_errors):
         yield f"{life.pod.name} is not refused, and {idle} do not run: {life.start_errors}"
     lacking = [

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.histories.pods import Life
 from tests.histories.shapes import ALONE, CARDS_LABEL, FRACTIONS, MEM
+from tests.histories.truth import grants
 from tools.harness.kubelet_pods import StandInContainer
 
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
@@ -289,18 +290,34 @@ def _is_spec_unknown(node: "Node", life: Life) -> bool:
 def _is_unsure_who_lives(node: "Node", life: Life) -> bool:
     """List may be short, the checkpoint names pods that are gone, and the watch does not tell yet.
 
-    Of a static pod that was rejected it never tells: it has no mirror.
+    Of a static pod that was rejected it never tells: it has no mirror. Nor of a pod that was replaced at once.
     """
-    is_short = node.machine.loop.now - node.kubelet_since < KUBELET_SETTLE_SECONDS
-    is_untold = any(other.is_static and other.refused_by for other in node.pods.lives.values())
-    is_late = is_short and (node.api.faults.lag_seconds > 0 or is_untold)
+    is_untold = any(
+        (other.is_static and other.refused_by) or other.was_short
+        for other in node.pods.lives.values()
+    )
+    is_late = _is_list_short(node) and (node.api.faults.lag_seconds > 0 or is_untold)
     return is_late or _is_half_lost(node) or _is_spec_unknown(node, life)
 
 
+def _is_list_short(node: "Node") -> bool:
+    return node.machine.loop.now - node.kubelet_since < KUBELET_SETTLE_SECONDS
+
+
+def _is_untold(node: "Node", life: Life) -> bool:
+    """List may be short, and the API server, whose word alone ends a pod then, is away."""
+    return _is_list_short(node) and is_api_wrong(node, life)
+
+
 def _is_half_lost(node: "Node") -> bool:
-    """The kubelet has lost what it gave to a container that has not started; its grant counts, by the API server."""
+    """What a container that has not started was granted counts, by the API server.
+
+    The kubelet has lost it, or was stopped while it admitted the pod, which it does again.
+    """
+    cut_off = {grant.pod.uid for grant in grants(node)} if _is_list_short(node) else set()
     return any(
-        life.is_forgotten and {c.name for c in life.pod.containers} - {*life.running, *life.done}
+        (life.is_forgotten or (life.pod.uid in cut_off and life.phase == "Pending"))
+        and {c.name for c in life.pod.containers} - {*life.running, *life.done}
         for life in node.pods.living()
     )
 
@@ -309,6 +326,7 @@ _EXCUSES: Mapping[str, Callable[["Node", Life], bool]] = {
     "NoRoom": _is_unsure_who_lives,
     "UnknownPod": _is_nobody_known,
     "UnitsHeld": _is_nobody_known,
+    "DoubleBooked": _is_untold,
     "StateNotWritable": _is_disk_wrong,
     "CallCutOff": _is_disk_wrong,
 }

@@ -184,15 +184,16 @@ async def test_a_pods_annotations_carry_its_uid_and_wait_for_the_watch() -> None
 
 
 async def test_another_pod_of_the_same_name_is_never_written() -> None:
-    """Neither when the watch knows, nor when only the server does."""
+    """Neither when the watch knows, nor when only the server does; and it gets its own all the same."""
     async with running() as (server, api):
         await server.put(POD, pod("u2"))
         watch = PodWatch(api, "n1", on_change=lambda p: wanted.observe(p.ref))
         wanted = PodAnnotations(api, watch.watched)
         async with working(watch.run, wanted.run):
             await until(lambda: watch.pods)
-            wanted.put(PodRef("ns", "p", "u1"), {"assigned": "true"})
+            wanted.put(PodRef("ns", "p", "u0"), {"assigned": "no"})
             wanted.put(PodRef("ns", "p", "u2"), {"assigned": "yes"})
+            wanted.put(PodRef("ns", "p", "u1"), {"assigned": "true"})
             await until(lambda: annotations(server) == {"assigned": "yes"})
 
             # The server has a newer pod than the watch has told us of.
@@ -243,4 +244,4 @@ async def test_wishes_for_pods_that_never_appear_do_not_pile_up() -> None:
             wanted.put(PodRef("ns", f"p{number}", "u"), {"assigned": "true"})
 
         assert len(wanted._wanted) == len(wanted._queue._work) == 1024
-        assert ("ns", "p1099") in wanted._wanted
+        assert PodRef("ns", "p1099", "u") in wanted._wanted

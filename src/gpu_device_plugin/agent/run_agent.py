@@ -122,6 +122,8 @@ class Agent:
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)
+        before = frozenset(grant.pod for grant in loaded.ledger.grants.values())
+        wiring.snapshots.at_start = before
         kept = wiring.snapshots.readable_entries()
         known = known_numbers(loaded.ledger, kept, wiring.schemes.card_numbers)
         problems = (

@@ -54,7 +54,7 @@ class CallerLookup:
         self._holding: frozenset[PodKey] = frozenset()  # those of `_seen` that held units
         self._fetched: Specs = {}
         self._replaced: frozenset[PodRef] = frozenset()
-        """Pods that the watch still has, and of whose end a GET has told."""
+        """Pods of whose end a GET has told: another has the name, or none."""
         self._over: frozenset[str] = frozenset()
         self.left_running: frozenset[str] = frozenset()
         """Pods that were gone at the last call, but for a process."""
@@ -154,11 +154,9 @@ class CallerLookup:
         wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
         fetched, doubtful = await self._fetch(wanted)
         specs.update((spec.ref.key, spec) for spec in fetched)
-        self._replaced = frozenset(
-            spec.ref
-            for key, spec in watched.items()
-            if spec.ref.uid and (key not in specs or specs[key].ref.uid not in {"", spec.ref.uid})
-        )
+        told = (spec for known in (watched, self._fetched) for spec in known.values())
+        over = {r for spec in told if (r := spec.ref).uid and not _may_be(r, specs.get(r.key))}
+        self._replaced = frozenset(over | {*filter(self._live.ledger.of_pod, self._replaced)})
         there = {entry.pod.key for entry in listed} - self._current(watched).keys()
         self._fetched = {key: specs[key] for key in there & specs.keys()}
         return specs, doubtful
@@ -200,6 +198,10 @@ class CallerLookup:
         init = ContainerKind.INIT
         grants = self._live.ledger.of_pod(known.ref)
         return any(grant.ids(resource) and grant.holder.kind is not init for grant in grants)
+
+
+def _may_be(pod: PodRef, spec: PodRequest | None) -> bool:
+    return spec is not None and spec.ref.uid in {"", pod.uid}
 
 
 def _held(caller: Caller, listed: Iterable[ListedPod]) -> frozenset[str]:

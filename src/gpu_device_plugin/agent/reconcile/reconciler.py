@@ -24,7 +24,7 @@ from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.grants.lifetime import Witnesses, is_over, overdue
+from gpu_device_plugin.domain.grants.lifetime import Witnesses, overdue
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
     complete_holder,
     corrected_uid,
@@ -117,7 +117,6 @@ class Reconciler:
         try:
             async with self.gate.quiet():
                 begun = _now()
-                self._note_ended_before()
                 witnesses = self._current(await self.snapshots.take())
                 self.holders.unreconciled_allocations.were_read(begun)
                 self._correct(witnesses)
@@ -132,14 +131,6 @@ class Reconciler:
             return False
         self._reported = ""
         return True
-
-    def _note_ended_before(self) -> None:
-        """A pod that had a grant before the API server's first list, and is not in it, has ended."""
-        store, snapshots = self.ledger_store, self.snapshots
-        if store.at_start and snapshots.is_synced():
-            specs = snapshots.specs()
-            snapshots.ended |= {pod for pod in store.at_start if is_over(pod, specs)}
-            store.at_start = frozenset()
 
     def _current(self, witnesses: Witnesses) -> Witnesses:
         """Without pods that the checkpoint would name for ever.

@@ -15,7 +15,7 @@ from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
-from gpu_device_plugin.domain.grants.lifetime import Witnesses, is_settled
+from gpu_device_plugin.domain.grants.lifetime import Witnesses, is_over, is_settled
 from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.scheme_registry import Schemes
 from gpu_device_plugin.errors import KubeletError
@@ -35,6 +35,8 @@ class SnapshotReader:
     runs: Callable[[Grant], bool]  # whether a process of it lives
     ended: frozenset[PodRef] = frozenset()
     """Pods with grants of which the API server's first list or its watch has told that they are gone."""
+    at_start: frozenset[PodRef] = frozenset()
+    """Pods that had grants before this process began, until the first list is there."""
     _kubelet: tuple[object | None, float | None] = (None, None)
 
     async def take(self) -> Witnesses:
@@ -43,7 +45,7 @@ class SnapshotReader:
         KubeletError: List or checkpoint does not answer, and nothing may be concluded from the other.
         """
         listed, entries = await self.list_pods(), self.checkpoint()
-        return self._witnesses(listed, entries, self.specs(), self.ended)
+        return self._witnesses(listed, entries, self.specs())
 
     def witnesses(
         self, listed: Sequence[ListedPod], specs: Specs, replaced: frozenset[PodRef]
@@ -56,18 +58,26 @@ class SnapshotReader:
         entries: Sequence[CheckpointEntry] | None = None
         with suppress(KubeletError):
             entries = None if self.is_settled() else self.checkpoint()
-        return self._witnesses(listed, entries, specs, self.ended | replaced)
+        return self._witnesses(listed, entries, specs, replaced)
 
     def _witnesses(
         self,
         listed: Sequence[ListedPod],
         entries: Sequence[CheckpointEntry] | None,
         specs: Specs,
-        ended: frozenset[PodRef],
+        replaced: frozenset[PodRef] = frozenset(),
     ) -> Witnesses:
-        snapshot = KubeletSnapshot.of(listed, entries)
+        snapshot, ended = KubeletSnapshot.of(listed, entries), self._ended() | replaced
         is_up = self.is_settled()
         return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, ended, self.runs)
+
+    def _ended(self) -> frozenset[PodRef]:
+        """With those that had a grant before the first list, and are not in it."""
+        if self.at_start and self.is_synced():
+            specs = self.specs()
+            self.ended |= {pod for pod in self.at_start if is_over(pod, specs)}
+            self.at_start = frozenset()
+        return self.ended
 
     def is_settled(self) -> bool:
         """Whether the kubelet is up for long enough that List has all pods."""

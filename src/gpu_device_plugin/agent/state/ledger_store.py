@@ -9,7 +9,6 @@ from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore, Loaded
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.errors import NodeError, StorageError
 
 WRITE_SECONDS = 3.0
@@ -49,8 +48,6 @@ class LedgerStore:
         self._store = store
         self._writer = writer
         self.live = live or LiveLedger()
-        self.at_start: frozenset[PodRef] = frozenset()
-        """Pods that had grants before this process began."""
         self.changed = Signal[Ledger]()
         """Emitted after each change."""
         self._write_lock = asyncio.Lock()
@@ -73,7 +70,6 @@ class LedgerStore:
     async def load(self, now_seconds: float) -> Loaded:
         loaded = await self._writer.run(partial(self._store.load, now_seconds))
         self._set(loaded.ledger)
-        self.at_start = frozenset(grant.pod for grant in loaded.ledger.grants.values())
         self.may_lack_grants = loaded.may_lack
         return loaded
 

@@ -10,7 +10,7 @@ from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.client.patches import Patch, PatchQueue
 from gpu_device_plugin.kubernetes.objects.node_object import OwnNode
-from gpu_device_plugin.kubernetes.objects.pod_watch import Key, WatchedPod
+from gpu_device_plugin.kubernetes.objects.pod_watch import WatchedPod
 
 _MAX_PODS = 1024
 Wanted = Mapping[str, str | None]
@@ -119,8 +119,8 @@ class NodeMetadata:
 class PodAnnotations:
     """The annotations that our node's pods should have.
 
-    They belong to one pod: they are dropped when it is gone or another one has its name. Connect
-    `observe` and `forget` to the pod watch.
+    They belong to one pod, by its uid: one that has its name does not get them, and keeps nothing from
+    it. They are dropped when the pod is gone. Connect `observe` and `forget` to the pod watch.
 
     Others may fill a pod's annotations up to the API server's limit. The
     differing values of a refused patch are then removed, which makes the object smaller, before all are tried again.
@@ -135,57 +135,48 @@ class PodAnnotations:
         """`on_refused` gets the API server's words, once until the pod is as it should be."""
         self._watched = watched
         self._on_refused = on_refused
-        self._refused: set[Key] = set()
-        self._wanted: dict[Key, tuple[str, dict[str, str | None]]] = {}
-        self._queue = PatchQueue[Key](api, self._difference, self._drop, self._refuse)
+        self._refused: set[PodRef] = set()
+        self._wanted: dict[PodRef, dict[str, str | None]] = {}
+        self._queue = PatchQueue[PodRef](api, self._difference, self._drop, self._refuse)
         self.run = self._queue.run
 
     def put(self, ref: PodRef, annotations: Wanted) -> None:
         """Want these on the pod, beside what was wanted before; returns at once."""
-        key = (ref.namespace, ref.name)
-        uid, wanted = self._wanted.get(key, ("", {}))
-        if uid != ref.uid:
-            wanted = {}
-        self._wanted[key] = (ref.uid, {**wanted, **annotations})
-        self._queue.mark(key)
+        self._wanted.setdefault(ref, {}).update(annotations)
+        self._queue.mark(ref)
         if len(self._wanted) > _MAX_PODS:  # pods that the API never showed
             self._drop(next(iter(self._wanted)))
 
     def forget(self, ref: PodRef) -> None:
-        key = (ref.namespace, ref.name)
-        uid, _ = self._wanted.get(key, ("", {}))
-        if not uid or not ref.uid or uid == ref.uid:
-            self._drop(key)
+        self._drop(ref)
 
     def observe(self, ref: PodRef) -> None:
-        if (ref.namespace, ref.name) in self._wanted:
-            self._queue.mark((ref.namespace, ref.name))
+        if ref in self._wanted:
+            self._queue.mark(ref)
 
-    def _difference(self, key: Key) -> Patch | None:
-        uid, wanted = self._wanted.get(key, ("", {}))
-        pod = self._watched(*key)
-        if pod is None or (uid and pod.request.ref.uid != uid):
+    def _difference(self, ref: PodRef) -> Patch | None:
+        pod = self._watched(*ref.key)
+        if pod is None or pod.request.ref.uid != ref.uid:
             return None  # the watch is behind, and will call `observe` or `forget`
-        missing = _missing(wanted, pod.annotations)
+        missing = _missing(self._wanted.get(ref, {}), pod.annotations)
         if not missing:
-            self._refused.discard(key)
+            self._refused.discard(ref)
             return None
-        if key in self._refused:
+        if ref in self._refused:
             missing = {k: None for k in missing if k in pod.annotations} or missing
         # The uid makes the server refuse the patch for another pod of the same name.
         metadata: dict[str, object] = {"uid": pod.api_uid, "annotations": missing}
-        return Patch(f"/api/v1/namespaces/{key[0]}/pods/{key[1]}", metadata)
+        return Patch(f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}", metadata)
 
-    def _refuse(self, key: Key, text: str) -> None:
-        pod = self._watched(*key)
-        if key not in self._refused and pod is not None:
-            self._on_refused(pod.request.ref, text)
-        self._refused.add(key)
+    def _refuse(self, ref: PodRef, text: str) -> None:
+        if ref not in self._refused and ref in self._wanted:
+            self._on_refused(ref, text)
+        self._refused.add(ref)
 
-    def _drop(self, key: Key) -> None:
-        self._wanted.pop(key, None)
-        self._refused.discard(key)
-        self._queue.drop(key)
+    def _drop(self, ref: PodRef) -> None:
+        self._wanted.pop(ref, None)
+        self._refused.discard(ref)
+        self._queue.drop(ref)
 
 
 def _of(part: _Part, wanted: Wanted) -> Wanted:
