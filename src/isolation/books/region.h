@@ -110,9 +110,10 @@ _Static_assert(offsetof(struct region, activity) ==
 		       offsetof(struct region, cards) + sizeof(struct region_card) * LIMITS_CARDS,
 	       "layout");
 _Static_assert(offsetof(struct region, turns) ==
-		       offsetof(struct region, activity) + LIMITS_CARDS * REGION_ACTIVITY_BYTES,
+		       offsetof(struct region, activity) +
+			       sizeof(uint8_t[LIMITS_CARDS][REGION_ACTIVITY_BYTES]),
 	       "layout");
-_Static_assert(sizeof(struct region_turns) == 16 * REGION_SLOTS, "layout");
+_Static_assert(sizeof(struct region_turns) == sizeof(uint64_t[2][REGION_SLOTS]), "layout");
 _Static_assert(sizeof(struct region) <= REGION_BYTES, "layout");
 
 /*

@@ -351,6 +351,36 @@ static bool is_kept_waiting(int card, const struct meter_launch *launch)
 		       : has_saved && activity_own_page(card)->hold_until_ns > launch->now_ns;
 }
 
+/* The lease, where it is the turn of this process. */
+static uint64_t take_turn(struct meter *meter, struct meter_launch *launch,
+			  const struct turns_lease *lease, int64_t credit_ns, uint64_t out_ns)
+{
+	const int card = meter->card;
+	const uint64_t now_ns = launch->now_ns;
+	const int64_t percent = slice_limits()->cards[card].core_percent;
+	struct activity *page = activity_own_page(card);
+	const int64_t worth_ns = credit_ns * 100 / percent;
+	const bool is_overdue = worth_ns - (int64_t)NEED_NS * 100 / percent > OVERDUE_NS;
+
+	if (!launch->blocked_ns)
+		launch->blocked_ns = now_ns;
+	const bool is_crossed = now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card);
+
+	if (!is_crossed && own_until(card, lease, now_ns) > now_ns)
+		return NAP_LEAST_NS;
+	if (!is_crossed && turns_yields(card, false, now_ns)) {
+		give_up(card, lease);
+		return NAP_LEAST_NS;
+	}
+	if (is_overdue || is_crossed) {
+		(void)turns_take(card, lease->word, now_ns + LEASE_NS);
+		atomic_store(&page->want_until_ns, 0);
+		atomic_store(&page->hold_until_ns, now_ns + LEASE_NS);
+		return 0;
+	}
+	return take(meter, launch, lease, worth_ns, out_ns);
+}
+
 static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 {
 	const int card = meter->card;
@@ -396,26 +426,7 @@ static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 		give_up(card, &lease);
 		return for_credit(meter, (uint64_t)((NEED_NS - credit_ns) * 100 / percent), out_ns);
 	}
-	const int64_t worth_ns = credit_ns * 100 / percent;
-	const bool is_overdue = worth_ns - (int64_t)NEED_NS * 100 / percent > OVERDUE_NS;
-
-	if (!launch->blocked_ns)
-		launch->blocked_ns = now_ns;
-	const bool is_crossed = now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card);
-
-	if (!is_crossed && own_until(card, &lease, now_ns) > now_ns)
-		return NAP_LEAST_NS;
-	if (!is_crossed && turns_yields(card, false, now_ns)) {
-		give_up(card, &lease);
-		return NAP_LEAST_NS;
-	}
-	if (is_overdue || is_crossed) {
-		(void)turns_take(card, lease.word, now_ns + LEASE_NS);
-		atomic_store(&page->want_until_ns, 0);
-		atomic_store(&page->hold_until_ns, now_ns + LEASE_NS);
-		return 0;
-	}
-	return take(meter, launch, &lease, worth_ns, out_ns);
+	return take_turn(meter, launch, &lease, credit_ns, out_ns);
 }
 
 uint64_t lease_wait_ns(struct meter *meter, struct meter_launch *launch)
