@@ -1,11 +1,14 @@
 """A pod that the API watch has not told yet is known by the text that was fetched for it."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup, Sources
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
 from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.grants.caller import Call
+from gpu_device_plugin.domain.grants.caller import Call, Specs
 from gpu_device_plugin.domain.grants.grant import Grant, Holder
 from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
@@ -169,6 +172,27 @@ async def test_of_two_new_pods_none_is_guessed_although_one_has_a_name_that_was_
 
     with pytest.raises(UnknownPodError, match=r"2 pods may be asking .*late.*early"):
         await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+
+
+async def test_a_pod_that_was_replaced_before_the_watch_told_of_it_has_ended() -> None:
+    """Only two GETs ever told of it; while List may be short its grant counted for a minute."""
+    node = Node()
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.live.ledger = Ledger({"s0": Grant("s0", Holder(POD, "main"), {Resource.CORE: ("c00",)})})
+    node.text = PodRequest(PodRef("default", "late", "uid-2"), (MAIN,))
+    told: list[frozenset[PodRef]] = []
+    sources = node.caller_lookup.sources
+
+    def witnesses(listed: Sequence[ListedPod], specs: Specs, over: frozenset[PodRef]) -> Witnesses:
+        told.append(over)
+        return sources.witnesses(listed, specs, over)
+
+    node.caller_lookup.sources = replace(sources, witnesses=witnesses)
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.watched[POD.key] = node.text
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+
+    assert told == [{POD}, {POD}]
 
 
 async def test_a_static_pod_whose_file_was_edited_is_known_as_another_one() -> None:

@@ -303,6 +303,24 @@ async def test_a_pod_deleted_by_force_keeps_its_units_and_files_while_a_process_
         assert (await rig.admit("third", slice_of(8, 30))).is_admitted
 
 
+async def test_the_api_servers_first_list_ends_pods_at_the_next_call() -> None:
+    """A reboot rejected them while it was away; with the next pass an exclusive card was free, up to 30 s later."""
+    gone, lives, is_synced = pod("gone"), pod("lives"), False
+    specs = {lives.ref.key: lives}
+
+    async def no_pods() -> list[ListedPod]:
+        return []
+
+    reader = SnapshotReader(
+        no_pods, lambda: (), lambda: specs, lambda: is_synced, lambda: 1, lambda _: False
+    )
+    reader.at_start = frozenset({gone.ref, lives.ref})
+
+    assert not reader.witnesses([], specs, frozenset()).ended
+    is_synced = True
+    assert reader.witnesses([], specs, frozenset()).ended == {gone.ref}
+
+
 def test_a_card_of_which_only_a_cgroup_tells_that_it_is_in_use_is_given_last() -> None:
     """Whole cards have no region. A pod of which the kubelet shows no unit, and that has a process, was lost."""
     gone, lives = grant("gone", "m00"), replace(grant("lives", "m01"), slice_id="second")
