@@ -322,18 +322,6 @@ def test_a_repeated_allocate_finds_its_grant() -> None:
     assert find_allocating_caller(Call(CORE, 1, C0), specs(A), ledger(mine)) == mine
 
 
-def test_an_init_container_with_a_part_of_what_it_asks_asks_for_the_rest_when_it_starts() -> None:
-    """A kubelet that knew one resource alone admitted both containers; List shows what the other one has."""
-    p = pod("p", container("setup", 4, 20, kind=INIT), container("main", 4, 20))
-    ours = changed(grant("p", core="c00", kind=INIT), container="setup")
-
-    caller = find_caller(
-        Call(MEM, 4), [listed("p", main={CORE: C0})], specs(p), ledger(ours), seen("p")
-    )
-
-    assert told(caller) == ("p", "setup")
-
-
 def test_an_app_container_takes_over_from_its_init_container() -> None:
     """The kubelet does not ask first: the units' owner names the pod, the spec the container."""
     setup = changed(grant("row", "m05 m06", kind=INIT), container="setup")

@@ -54,7 +54,7 @@ class CallerLookup:
         self._holding: frozenset[PodKey] = frozenset()  # those of `_seen` that held units
         self._fetched: Specs = {}
         self._replaced: frozenset[PodRef] = frozenset()
-        """Pods of whose end a GET has told: another has the name, or none."""
+        """Pods of whose end a GET has told: another has the name."""
         self._over: frozenset[str] = frozenset()
         self.left_running: frozenset[str] = frozenset()
         """Pods that were gone at the last call, but for a process."""
@@ -152,11 +152,15 @@ class CallerLookup:
         # Nearly all hold what is asked for, and are known.
         asking = [e for e in listed if call.resource not in e.resources or e.pod.key not in specs]
         wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
-        fetched, doubtful = await self._fetch(wanted)
+        found, doubtful = await self._fetch(wanted)
+        fetched = tuple(found)
         specs.update((spec.ref.key, spec) for spec in fetched)
-        told = (spec for known in (watched, self._fetched) for spec in known.values())
-        over = {r for spec in told if (r := spec.ref).uid and not _may_be(r, specs.get(r.key))}
-        self._replaced = frozenset(over | {*filter(self._live.ledger.of_pod, self._replaced)})
+        again = {spec.ref.key for spec in fetched}
+        before = (spec for key, spec in self._fetched.items() if key in again)
+        told = (spec.ref for spec in (*watched.values(), *before))
+        over = {pod for pod in told if pod.uid and not _may_be(pod, specs.get(pod.key))}
+        kept = {pod for pod in self._replaced if not _may_be(pod, watched.get(pod.key))}
+        self._replaced = frozenset(over | {*filter(self._live.ledger.of_pod, kept)})
         there = {entry.pod.key for entry in listed} - self._current(watched).keys()
         self._fetched = {key: specs[key] for key in there & specs.keys()}
         return specs, doubtful

@@ -142,9 +142,7 @@ def _asks(call: Call, spec: PodRequest, entry: ListedPod, ledger: Ledger) -> Cal
         if container.kind is ContainerKind.INIT:  # which List does not show
             later = spec.containers[spec.containers.index(container) + 1 :]
             is_past = any(any(entry.held.get(each.name, {}).values()) for each in later)
-            # One with a part of what it asks was admitted before the kubelet knew the rest: it asks when it starts.
-            granted = _granted(ledger, spec.ref, container)
-            return granted or (container.amounts if is_past else {})
+            return container.amounts if is_past else _granted(ledger, spec.ref, container)
         return entry.held.get(container.name, {})
 
     return _first_lacking(spec, call, held)
