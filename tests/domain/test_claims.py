@@ -9,15 +9,8 @@ from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.cdi_spec import cdi_spec, claim_of_spec, prepare_devices
-from gpu_device_plugin.domain.grants.claims import (
-    AllocatedDevice,
-    Claim,
-    ClaimRef,
-    cards_by_name,
-    taints,
-)
+from gpu_device_plugin.domain.grants.claims import AllocatedDevice, Claim, ClaimRef, taints
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits, DeviceNode, Mount
-from gpu_device_plugin.domain.grants.grant import Holder, NewGrant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import (
     AllocationApi,
@@ -52,19 +45,6 @@ def by_units(name: str, card: int, units: int, percent: int) -> Ledger:
     }
     pod = PodRef("default", name, f"uid-{name}")
     return Ledger().hold(fraction(name, pod, "main", units=ids, cards=(f"GPU-{card}",)))
-
-
-def with_claim(ledger: Ledger, uid: str, devices: list[AllocatedDevice]) -> Ledger:
-    """The ledger after a claim was prepared, as the agent does it.
-
-    Raises:
-        DoesNotFitError: It is refused.
-    """
-    scheme, view = SCHEMES.fractions, SCHEMES.dividing_view(NODE)
-    uuids = [cards_by_name(NODE)[each.device].uuid for each in devices]
-    holder = Holder(PodRef("default", uid, uid), claim=uid)
-    chosen = scheme.reserve(holder, scheme.claim_demand(devices, view), ledger, view, uuids)
-    return ledger.hold(scheme.grant(chosen, NewGrant(uid, 0.0, is_isolated=True), view))
 
 
 def test_a_sick_card_is_tainted_with_its_reason_and_a_node_fault_taints_every_card() -> None:

@@ -54,7 +54,7 @@ struct region_card {
 	_Atomic uint64_t busy_ns;      /* card time had, in all */
 	_Atomic uint64_t throttled_ns; /* time launches waited for credit, in all */
 	_Atomic uint64_t idle_since_ns;
-	/* the process that has the slice's lease, or had it last: see compute/credit.c */
+	/* the process that has the slice's lease, or had it last: see compute/turns.c */
 	_Atomic uint64_t lease;
 	_Atomic uint64_t turn_ns; /* what the one that was let go last had had by then */
 	uint8_t reserved1[96];
@@ -64,7 +64,7 @@ struct region_card {
 	_Atomic int64_t inflight_ns[REGION_SLOTS]; /* launched, not yet charged */
 };
 
-/* Of a card: how the slice's processes take turns, all atomic, indexed by slot: compute/credit.c */
+/* Of a card: how the slice's processes take turns, all atomic, indexed by slot: compute/turns.c */
 struct region_turns {
 	_Atomic uint64_t had_ns[REGION_SLOTS];        /* card time that was charged to a process */
 	_Atomic uint64_t want_until_ns[REGION_SLOTS]; /* it waits for the card; 0: it does not */

@@ -152,8 +152,7 @@ class CallerLookup:
         # Nearly all hold what is asked for, and are known.
         asking = [e for e in listed if call.resource not in e.resources or e.pod.key not in specs]
         wanted = [entry.pod for entry in asking if self._needs_spec(entry, call, specs)]
-        found, doubtful = await self._fetch(wanted)
-        fetched = tuple(found)
+        fetched, doubtful = await self._fetch(wanted)
         specs.update((spec.ref.key, spec) for spec in fetched)
         again = {spec.ref.key for spec in fetched}
         before = (spec for key, spec in self._fetched.items() if key in again)
@@ -175,7 +174,7 @@ class CallerLookup:
 
     async def _fetch(
         self, pods: Sequence[PodRef]
-    ) -> tuple[Iterable[PodRequest], frozenset[PodKey]]:
+    ) -> tuple[Sequence[PodRequest], frozenset[PodKey]]:
         """All at once: the call as a whole has to be answered within seconds. Also those that failed."""
         errors: dict[PodKey, ClusterError] = {}
 
@@ -192,7 +191,7 @@ class CallerLookup:
             _log.warning(
                 "pod specs cannot be fetched", pods=asked, error=str(next(iter(errors.values())))
             )
-        return filter(None, found), frozenset(errors)
+        return tuple(filter(None, found)), frozenset(errors)
 
     def _is_stale(self, known: PodRequest, resource: str) -> bool:
         """A pod of the same name came after it: that uid has grants, this one holds nothing.

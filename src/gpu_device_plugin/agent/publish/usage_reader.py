@@ -43,9 +43,8 @@ class UsageReader:
     files: SliceFiles
     live: LiveLedger
     by_driver: Callable[[str], Mapping[str, int]]
-    used_bytes: Callable[
-        [str], int | None
-    ]  # of a card's memory, whoever uses it; None while unknown
+    used_bytes: Callable[[str], int | None]
+    """Bytes that are in use on a card, by its UUID; None if that is not known."""
 
     def __post_init__(self) -> None:
         self._seen: dict[_Key, _Seen] = {}

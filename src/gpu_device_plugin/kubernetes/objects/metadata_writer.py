@@ -137,7 +137,7 @@ class PodAnnotations:
         self._on_refused = on_refused
         self._refused: set[PodRef] = set()
         self._wanted: dict[PodRef, dict[str, str | None]] = {}
-        self._queue = PatchQueue[PodRef](api, self._difference, self._drop, self._refuse)
+        self._queue = PatchQueue[PodRef](api, self._difference, self.forget, self._refuse)
         self.run = self._queue.run
 
     def put(self, ref: PodRef, annotations: Wanted) -> None:
@@ -145,10 +145,12 @@ class PodAnnotations:
         self._wanted.setdefault(ref, {}).update(annotations)
         self._queue.mark(ref)
         if len(self._wanted) > _MAX_PODS:  # pods that the API never showed
-            self._drop(next(iter(self._wanted)))
+            self.forget(next(iter(self._wanted)))
 
     def forget(self, ref: PodRef) -> None:
-        self._drop(ref)
+        self._wanted.pop(ref, None)
+        self._refused.discard(ref)
+        self._queue.drop(ref)
 
     def observe(self, ref: PodRef) -> None:
         if ref in self._wanted:
@@ -172,11 +174,6 @@ class PodAnnotations:
         if ref not in self._refused and ref in self._wanted:
             self._on_refused(ref, text)
         self._refused.add(ref)
-
-    def _drop(self, ref: PodRef) -> None:
-        self._wanted.pop(ref, None)
-        self._refused.discard(ref)
-        self._queue.drop(ref)
 
 
 def _of(part: _Part, wanted: Wanted) -> Wanted:
