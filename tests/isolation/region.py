@@ -80,6 +80,10 @@ class Region:
         """Time for which launches waited for credit."""
         return self._word(CARDS_AT + card * _CARD_BYTES + 112)
 
+    def lease(self, card: int = 0) -> int:
+        """Until when a process has the slice's lease, and its slot; 0: given up."""
+        return self._word(CARDS_AT + card * _CARD_BYTES + 128)
+
     def reaped(self) -> int:
         """Dead processes cleared."""
         return self._word(40)

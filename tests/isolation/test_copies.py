@@ -38,13 +38,40 @@ def test_a_loop_of_copies_gets_its_share(make_box: MakeBox, percent: int, kind: 
     assert 100 * had / free == pytest.approx(percent, abs=COPY_POINTS)
 
 
-@sweep("kind", ["copying_batch", "copying_boxes", "copying_attributes"])
+@sweep(
+    "kind",
+    [
+        "copying_taught",
+        "copying_batch",
+        "copying_boxes",
+        "copying_attributes",
+        "copying_behind",
+        "copying_on_card",
+    ],
+)
 def test_so_does_one_of_copies_in_batches_and_with_attributes(make_box: MakeBox, kind: str) -> None:
-    """They had all of the bus, and a library that began to use them undid the cap."""
+    """They had all of the bus, and a library that began to use them undid the cap.
+
+    A batch teaches no price: one of 32 MB with two bytes for the card made each copy of that size as
+    cheap. And copies on the card hide none behind them: where they are many, all count.
+    """
     free = shares((alone(make_box, None, "free"), copying(kind)), seconds=2)[0]
     had = shares((alone(make_box, 30, "capped"), copying(kind)), seconds=4)[0]
 
     assert 100 * had / free == pytest.approx(30, abs=COPY_POINTS)
+
+
+@sweep("percent", [30, 50])
+def test_batches_have_their_share_beside_a_neighbours_kernels(
+    make_box: MakeBox, percent: int
+) -> None:
+    """They take leases as kernels do, since nobody knows before what one takes."""
+    had = shares(
+        (tenant(make_box, "a", percent), copying("copying_batch")),
+        (tenant(make_box, "b", 40), "sync"),
+    )
+
+    assert had == pytest.approx([percent, 40], abs=COPY_POINTS)
 
 
 @sweep("kind", ["filling", "filling_box"])

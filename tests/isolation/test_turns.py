@@ -11,7 +11,16 @@ import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.sweeps import sweep
-from tools.harness.isolation.shares import BESIDE_POINTS, COPY_NS, alone, ready, shares, tenant
+from tools.harness.isolation.box import MIB
+from tools.harness.isolation.shares import (
+    BESIDE_POINTS,
+    COPY_NS,
+    alone,
+    ready,
+    shares,
+    tenant,
+    work,
+)
 from tools.harness.waiting import until
 
 # Of its even part of the share, what a process has at least.
@@ -77,6 +86,33 @@ def test_so_they_have_beside_a_neighbour(make_box: MakeBox, kinds: str, other: s
     assert beside == pytest.approx(60, abs=BESIDE_POINTS)
 
 
+@sweep("kinds", ["100 300", "50 300", "100 100"])
+@sweep("percent", [50, 10, 90])
+def test_so_they_have_of_kernels_far_longer_than_a_lease(
+    make_box: MakeBox, percent: int, kinds: str
+) -> None:
+    """Who gave its lease up counted as let go, so what the other waited for was cut: 50 ms had 0.3 of its part beside 300."""
+    box = tenant(make_box, "a", percent)
+    had = shares(*((box, f"sync@{each}000000") for each in kinds.split()), seconds=60)
+
+    assert sum(had) == pytest.approx(percent, abs=BESIDE_POINTS), had
+    assert min(had) >= OF_ITS_PART * percent / 2, had
+
+
+@sweep("kind", ["short", "long", "copies"])
+def test_who_copied_alone_for_long_has_its_part_later(make_box: MakeBox, kind: str) -> None:
+    """It copied nothing until the other had as much of the card."""
+    box = tenant(make_box, "a", 50)
+    other, copier = ready(box, KINDS[kind]), ready(box, KINDS["copies"])
+    work((copier, KINDS["copies"]), seconds=1)
+    work((other, KINDS[kind]), seconds=1)
+    work((copier, KINDS["copies"]), seconds=20)
+    had = work((copier, KINDS["copies"]), (other, KINDS[kind]))
+
+    assert sum(had) == pytest.approx(50, abs=BESIDE_POINTS), had
+    assert min(had) >= OF_ITS_PART * 25, had
+
+
 def test_they_have_it_where_neighbours_have_no_files(make_box: MakeBox) -> None:
     """Without cards/ their page is in the region."""
     box = alone(make_box, 50)
@@ -101,3 +137,19 @@ def test_a_process_that_is_stopped_holds_no_other_up(make_box: MakeBox) -> None:
 
     assert result == 0
     assert 100 * pieces * 1_000_000 / took_ns == pytest.approx(50, abs=BESIDE_POINTS)
+
+
+def test_a_killed_process_holds_no_lease(make_box: MakeBox) -> None:
+    """Copies of others waited for who had had less, and the dead have had nothing."""
+    box = alone(make_box, 50)
+    holder, other = ready(box, KINDS["short"]), ready(box, KINDS["short"])
+    region = Region(box.root / "state" / "region")
+    work((holder, KINDS["short"]), seconds=0.001)
+    held = region.lease()
+    holder.kill()
+    other(f"alloc 1 {3000 * MIB}")  # looks for the dead before it refuses
+    given_up = region.lease()
+    region.close()
+
+    assert held
+    assert not given_up

@@ -198,9 +198,7 @@ int region_claim(struct region *region)
 	/* Before an exec this process may have held one: what it held went with the image. */
 	int index = find_slot(region, true);
 
-	if (index >= 0)
-		region_clear(region, (unsigned)index);
-	else
+	if (index < 0)
 		index = find_slot(region, false);
 	if (index < 0 && region_reap(region))
 		index = find_slot(region, false);
@@ -208,6 +206,7 @@ int region_claim(struct region *region)
 		return -1;
 	struct region_slot *slot = &region->slots[index];
 
+	region_clear(region, (unsigned)index);
 	slot->owner = *process_self();
 	slot->generation++;
 	slot->has_slot_lock = slot_lock_hold((unsigned)index);

@@ -152,7 +152,10 @@ void region_clear(struct region *region, unsigned slot)
 {
 	for (unsigned i = 0; i < region->card_count && i < LIMITS_CARDS; i++) {
 		struct region_card *card = &region->cards[i];
+		uint64_t lease = atomic_load(&card->lease);
 
+		if (lease % REGION_SLOTS == slot)
+			(void)atomic_compare_exchange_strong(&card->lease, &lease, 0);
 		card->used_bytes[slot] = 0;
 		card->overhead_bytes[slot] = 0;
 		atomic_store(&card->inflight_ns[slot], 0);

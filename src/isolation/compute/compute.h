@@ -188,7 +188,10 @@ void turns_spend(int card, uint64_t busy_ns);
 void turns_want(int card, uint64_t until_ns);
 /* Does another process wait? */
 bool turns_are_wanted(int card, uint64_t now_ns);
-/* Has one that waits, or that has the lease with `to_holder`, had less of the card? */
+/*
+ * Has one that waits had less of the card, or, with `to_holder`, one that has the lease? Else who
+ * goes `to_holder` is let go without a lease of its own.
+ */
 bool turns_yields(int card, bool to_holder, uint64_t now_ns);
 
 /* Who of the slice has its lease of the card, or had it last. */

@@ -196,7 +196,12 @@ enum { COPY_WORST_TIMES = 4 };
 
 static uint64_t bytes_of(uint64_t copy)
 {
-	return (copy & UINT64_MAX >> 2) | 1;
+	return (copy & UINT64_MAX >> 3) | 1;
+}
+
+static bool is_batch(uint64_t copy)
+{
+	return copy >> 61 & 1;
 }
 
 /* Copies of a size to a factor of two, and one of them by the least size. */
@@ -212,7 +217,7 @@ static double copy_sizes(uint64_t copy)
 
 struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy)
 {
-	const struct place *place = known_place(meter, copy_class(copy));
+	const struct place *place = is_batch(copy) ? NULL : known_place(meter, copy_class(copy));
 	const double mean_ns =
 		place ? place->mean_ns * copy_sizes(copy) : (double)bytes_of(copy) * COPY_GUESS_NS;
 
@@ -223,12 +228,14 @@ struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy)
 
 bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy)
 {
-	return estimate_wants_sample(meter, copy_class(copy));
+	return is_batch(copy) || estimate_wants_sample(meter, copy_class(copy));
 }
 
 /* The least counts, since several share the bus. */
 void estimate_copy_sample(struct meter *meter, uint64_t copy, uint64_t took_ns)
 {
+	if (is_batch(copy))
+		return;
 	const double one_ns = (double)took_ns / copy_sizes(copy);
 	struct place *place = make_place(meter, copy_class(copy), (uint64_t)one_ns);
 

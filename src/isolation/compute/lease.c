@@ -270,7 +270,11 @@ static uint64_t own_until(int card, const struct turns_lease *lease, uint64_t no
 	const struct activity head = {.hold_until_ns = lease->until_ns,
 				      .out_until_ns = activity_own_page(card)->out_until_ns};
 
-	return lease->is_own ? 0 : claimed_until(&cards[card].own, &head, now_ns);
+	if (lease->is_own) {
+		cards[card].own.claim_ns = 0;
+		return 0;
+	}
+	return claimed_until(&cards[card].own, &head, now_ns);
 }
 
 /* Where another process has the lease, it is that one's to give up. */
@@ -278,8 +282,7 @@ static void give_up(int card, const struct turns_lease *lease)
 {
 	struct activity *page = activity_own_page(card);
 
-	if (lease->is_own) {
-		(void)turns_take(card, lease->word, 0);
+	if (lease->is_own && lease->until_ns && turns_take(card, lease->word, 0)) {
 		atomic_store(&page->hold_until_ns, 0);
 		atomic_store(&page->want_until_ns, 0);
 	}

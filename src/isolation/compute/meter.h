@@ -48,10 +48,15 @@ void meter_forget_context(CUcontext context);
 void meter_after_fork(void);
 
 /*
- * Copies between host and card: `copy` is from estimate_copy_kind(). What they take goes with
- * their bytes.
+ * Copies between host and card: `copy` is from one of these. What they take goes with their bytes.
  */
 static inline uint64_t estimate_copy_kind(bool is_to_host, bool is_pageable, uint64_t bytes)
 {
-	return ((uint64_t)is_to_host << 1 | is_pageable) << 62 | (bytes & UINT64_MAX >> 2);
+	return ((uint64_t)is_to_host << 1 | is_pageable) << 62 | (bytes & UINT64_MAX >> 3);
+}
+
+/* Of a batch that tells nothing of what another takes: each is as if it was the first. */
+static inline uint64_t estimate_batch_kind(uint64_t bytes)
+{
+	return 1ull << 61 | (bytes & UINT64_MAX >> 3);
 }

@@ -70,6 +70,15 @@ bool turns_are_wanted(int card, uint64_t now_ns)
 	return i < slots();
 }
 
+/* Those who did not want the card meanwhile start from there. Lost where two are at once: no harm.
+ */
+static void note_let_go(int card, int slot)
+{
+	_Atomic uint64_t *turn_ns = &slice_region()->cards[card].turn_ns;
+
+	atomic_store(turn_ns, larger(atomic_load(turn_ns), atomic_load(&of(card)->had_ns[slot])));
+}
+
 bool turns_yields(int card, bool to_holder, uint64_t now_ns)
 {
 	const uint64_t turn_ns = atomic_load(&slice_region()->cards[card].turn_ns);
@@ -91,6 +100,8 @@ bool turns_yields(int card, bool to_holder, uint64_t now_ns)
 		    (other_ns < own_ns || (other_ns == own_ns && i < own)))
 			return true;
 	}
+	if (to_holder)
+		note_let_go(card, own);
 	return false;
 }
 
@@ -104,15 +115,14 @@ struct turns_lease turns_lease(int card)
 
 bool turns_take(int card, uint64_t seen, uint64_t until_ns)
 {
-	struct region_card *own = &slice_region()->cards[card];
 	const int slot = slice_slot();
-	const uint64_t word = until_ns >> UNIT_BITS << SLOT_BITS | (uint64_t)(slot < 0 ? 0 : slot);
+	const uint64_t word = until_ns >> UNIT_BITS << SLOT_BITS | (uint64_t)slot;
 
-	if (!atomic_compare_exchange_strong(&own->lease, &seen, word))
+	if (slot < 0)
+		return true;
+	if (!atomic_compare_exchange_strong(&slice_region()->cards[card].lease, &seen, word))
 		return false;
-	/* Written by one at a time, so it needs no loop. */
-	if (slot >= 0)
-		atomic_store(&own->turn_ns, larger(atomic_load(&own->turn_ns),
-						   atomic_load(&of(card)->had_ns[slot])));
+	if (until_ns)
+		note_let_go(card, slot);
 	return true;
 }

@@ -33,10 +33,15 @@ static enum side side_of_type(CUmemorytype type, const void *host, CUdeviceptr a
 	return type == CU_MEMORYTYPE_UNIFIED ? side_of(address) : ON_CARD;
 }
 
+static bool is_over_bus(enum side to, enum side from)
+{
+	return (to == ON_CARD) != (from == ON_CARD);
+}
+
 static void before(struct meter_launch *launch, enum side to, enum side from, uint64_t bytes,
 		   CUstream stream)
 {
-	if ((to == ON_CARD) != (from == ON_CARD) && bytes)
+	if (is_over_bus(to, from) && bytes)
 		meter_before(launch,
 			     estimate_copy_kind(to != ON_CARD, to + from == PAGEABLE, bytes), true,
 			     stream);
@@ -62,7 +67,7 @@ enum { STAGED_BYTES = 64 * 1024 };
 static CUstream waited_for(const struct meter_launch *launch, CUstream stream)
 {
 	const bool is_to_host = launch->what >> 63;
-	const uint64_t bytes = launch->what & UINT64_MAX >> 2;
+	const uint64_t bytes = launch->what & UINT64_MAX >> 3;
 
 	return launch->meter && (is_to_host || bytes > STAGED_BYTES) ? stream : METER_NO_STREAM;
 }
@@ -120,73 +125,74 @@ BOTH_ASYNC(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box), cuMemcpy2DAsync_v
 BOTH_ASYNC(OF_BOX(box, dst), OF_BOX(box, src), BOX_BYTES(box) * ((box) ? (box)->Depth : 0),
 	   cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *box, CUstream stream), (box, stream))
 
-/* A batch is one piece of work, of the first that is between host and card: most are all alike. */
-struct batch {
-	enum side to, from;
-	uint64_t bytes;
-};
-
-static struct batch batch_of(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes,
-			     size_t count)
-{
-	struct batch batch = {0};
-
-	for (size_t i = 0; to && from && bytes && i < count; i++) {
-		if ((batch.to == ON_CARD) == (batch.from == ON_CARD)) {
-			batch.to = side_of(to[i]);
-			batch.from = side_of(from[i]);
-		}
-		batch.bytes += bytes[i];
-	}
-	return batch;
-}
-
 static enum side side_of_operand(const CUmemcpy3DOperand *operand)
 {
 	return operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER ? side_of(operand->op.ptr.ptr)
 							       : ON_CARD;
 }
 
-/* Elements count as bytes; what longer ones take is measured. */
-static struct batch boxes_of(const CUDA_MEMCPY3D_BATCH_OP *operations, size_t count)
+struct batch {
+	size_t count;
+	const CUdeviceptr *to, *from;
+	const size_t *bytes;
+	const CUDA_MEMCPY3D_BATCH_OP *boxes; /* instead of the others; elements count as bytes */
+};
+
+/* Each costs two questions of the driver. The others of a batch count, wherever they are. */
+enum { LOOKED_AT = 16 };
+
+/* A batch is one piece of work: its bytes between host and card. */
+static uint64_t bytes_of(const struct batch *batch)
 {
-	struct batch batch = {0};
+	uint64_t bytes = 0;
 
-	for (size_t i = 0; operations && i < count; i++) {
-		const CUextent3D *extent = &operations[i].extent;
+	for (size_t i = 0; i < batch->count; i++) {
+		const CUDA_MEMCPY3D_BATCH_OP *box = batch->boxes ? &batch->boxes[i] : NULL;
+		const bool counts =
+			i >= LOOKED_AT ||
+			(box ? is_over_bus(side_of_operand(&box->dst), side_of_operand(&box->src))
+			     : is_over_bus(side_of(batch->to[i]), side_of(batch->from[i])));
 
-		if ((batch.to == ON_CARD) == (batch.from == ON_CARD)) {
-			batch.to = side_of_operand(&operations[i].dst);
-			batch.from = side_of_operand(&operations[i].src);
-		}
-		batch.bytes += extent->width * extent->height * extent->depth;
+		if (counts)
+			bytes += box ? box->extent.width * box->extent.height * box->extent.depth
+				     : batch->bytes[i];
 	}
-	return batch;
+	return bytes;
 }
 
-#define BATCH(found, stream, name, parameters, arguments)                                          \
+static void before_batch(struct meter_launch *launch, const struct batch *batch, CUstream stream)
+{
+	const uint64_t bytes = meter_is_capped() ? bytes_of(batch) : 0;
+
+	if (bytes)
+		meter_before(launch, estimate_batch_kind(bytes), true, stream);
+}
+
+#define BATCH(batch, stream, name, parameters, arguments)                                          \
 	HOOK(name, parameters, arguments, struct meter_launch launch = {0};                        \
-	     const struct batch all = meter_is_capped() ? (found) : (struct batch){0};             \
-	     before(&launch, all.to, all.from, all.bytes, stream), meter_after(&launch, result))
+	     before_batch(&launch, batch, stream), meter_after(&launch, result))
 
-#define BATCHES(found, name, parameters, arguments)                                                \
-	BATCH(found, stream, name, parameters, arguments)                                          \
-	BATCH(found, stream_per_thread(stream), name##_ptsz, parameters, arguments)
+#define BATCHES(batch, name, parameters, arguments)                                                \
+	BATCH(batch, stream, name, parameters, arguments)                                          \
+	BATCH(batch, stream_per_thread(stream), name##_ptsz, parameters, arguments)
 
-BATCHES(batch_of(to, from, bytes, count), cuMemcpyBatchAsync,
+#define LINEAR (&(const struct batch){to && from && bytes ? count : 0, to, from, bytes, NULL})
+#define BOXES(boxes, count) (&(const struct batch){(boxes) ? (count) : 0, NULL, NULL, NULL, boxes})
+
+BATCHES(LINEAR, cuMemcpyBatchAsync,
 	(CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count,
 	 CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds, size_t *failed,
 	 CUstream stream),
 	(to, from, bytes, count, attributes, firsts, kinds, failed, stream))
-BATCHES(batch_of(to, from, bytes, count), cuMemcpyBatchAsync_v2,
+BATCHES(LINEAR, cuMemcpyBatchAsync_v2,
 	(CUdeviceptr * to, CUdeviceptr *from, size_t *bytes, size_t count,
 	 CUmemcpyAttributes *attributes, size_t *firsts, size_t kinds, CUstream stream),
 	(to, from, bytes, count, attributes, firsts, kinds, stream))
-BATCHES(boxes_of(operations, count), cuMemcpy3DBatchAsync,
+BATCHES(BOXES(operations, count), cuMemcpy3DBatchAsync,
 	(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed, unsigned long long flags,
 	 CUstream stream),
 	(count, operations, failed, flags, stream))
-BATCHES(boxes_of(operations, count), cuMemcpy3DBatchAsync_v2,
+BATCHES(BOXES(operations, count), cuMemcpy3DBatchAsync_v2,
 	(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, unsigned long long flags,
 	 CUstream stream),
 	(count, operations, flags, stream))
@@ -194,6 +200,6 @@ BOTH_ASYNC(side_of(to), side_of(from), bytes, cuMemcpyWithAttributesAsync,
 	   (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes *attributes,
 	    CUstream stream),
 	   (to, from, bytes, attributes, stream))
-BATCHES(boxes_of(operation, 1), cuMemcpy3DWithAttributesAsync,
+BATCHES(BOXES(operation, 1), cuMemcpy3DWithAttributesAsync,
 	(CUDA_MEMCPY3D_BATCH_OP * operation, unsigned long long flags, CUstream stream),
 	(operation, flags, stream))
