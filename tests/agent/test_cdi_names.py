@@ -1,11 +1,29 @@
 """By which CDI names containers get their cards, as the node's specifications have them now."""
 
+import asyncio
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
+
+from gpu_device_plugin.agent.card_watch.configuration_follower import (
+    ConfigurationFollower,
+    InForce,
+    SeenCards,
+)
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.node_store import NodeStore, first_state
+from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.memory_unit import MiB
+from gpu_device_plugin.domain.scheme_registry import Schemes
+from gpu_device_plugin.kubernetes.objects.events import EventNote
+from gpu_device_plugin.settings.agent_settings import load_settings
+from gpu_device_plugin.settings.nvidia_configuration import nvidia_configuration
+from gpu_device_plugin.web.metrics.agent_metrics import AgentMetrics
 
 OURS, NVIDIAS = "gpu-device-plugin/card", "nvidia.com/gpu"
 
@@ -191,3 +209,121 @@ async def test_slices_are_named_by_index_where_the_operator_chose_that() -> None
         assert rig.cards is not None
         uuids = [card.uuid for card in rig.cards.view().cards]
         assert name == f"{NVIDIAS}={uuids.index(rig.card_of('p'))}"
+
+
+async def test_a_card_that_cannot_be_opened_needs_no_name() -> None:
+    """The toolkit writes none for it; the card keeps its index and is unhealthy."""
+    async with running_rig(is_started=False) as rig:
+        await set_runtime(rig, "containerd://2.4.2")
+        for _ in range(2):
+            await serve(rig)  # the second knows the index from the first
+        rig.cards.lose(1)
+        await until(lambda: rig.events("Lost"), 20)
+        cards = rig.cards.view().cards
+        await write(rig, OURS, *(card.uuid for card in cards if card != cards[1]))
+        await rig.until_page(f"cards by cdi-cri ({OURS})")
+
+
+class Following:
+    """The follower alone, of a configuration file and what is seen of a node that has CDI."""
+
+    def __init__(self, directory: Path, strategy: str) -> None:
+        self.notes = list[EventNote]()
+        self.holders: Sequence[str] | None = ()
+        self.file, self.spec = directory / "config.yaml", directory / "cards.json"
+        self.configure(strategy)
+        places = {
+            "config_file": str(self.file),
+            "cdi_dir": str(directory),
+            "state_dir": str(directory),
+        }
+        settings = load_settings({"node_name": NODE, **places}, {}, None)
+        store = NodeStore(first_state(settings))
+        self.in_force = InForce(nvidia_configuration(settings))
+        recorder = EventRecorder(AgentMetrics(""), self.notes.append, store, lambda: 0.0, Schemes())
+        self.follower = ConfigurationFollower(
+            settings, store, dict, lambda: self.holders, recorder, self.in_force, lambda: None
+        )
+
+    def configure(self, strategy: str) -> None:
+        self.file.write_text(f"flags: {{plugin: {{deviceListStrategy: {strategy}}}}}")
+        os.utime(self.file, (len(strategy), 0))  # not as young as one that is being written
+
+    def name(self, *names: str) -> None:
+        """A specification with these names."""
+        self.spec.write_text(json.dumps({"kind": OURS, "devices": [{"name": n} for n in names]}))
+
+    def see(self, *uuids: str) -> None:
+        """The node has these cards from now on."""
+        at = enumerate(uuids)
+        cards = [Card(u, CardNumber(n), CardIndex(n), n, "T4", MiB(16000)) for n, u in at]
+        self.seen = SeenCards(cards, "615.1", "containerd://2.4.2")
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        return self.in_force.current.access.strategies
+
+
+async def test_cdi_is_left_only_when_two_reads_say_so(tmp_path: Path) -> None:
+    """A new cut is newer than the specification, and one read may find it half written."""
+    of = Following(tmp_path, "auto")
+    of.name("A")
+    of.see("A")
+    await of.follower.read_cdi()
+    of.follower.name_cards(lambda: of.seen)
+    of.see("A", "B")
+    await of.follower.read_cdi()
+    assert of.ways == ("cdi-cri",)
+    of.name("A", "B")
+    await of.follower.read_cdi()
+    of.spec.write_text("{")
+    await of.follower.read_cdi()
+    assert of.ways == ("cdi-cri",)
+    await of.follower.read_cdi()
+    assert of.ways == ("envvar",)
+    of.name("A", "B")
+    await of.follower.read_cdi()
+    assert of.ways == ("cdi-cri",)
+
+
+async def test_another_strategy_of_a_file_comes_into_force_with_its_event(tmp_path: Path) -> None:
+    """Not before it is known what pods hold, as anything else of the file."""
+    of, changes = Following(tmp_path, "envvar"), list[None]()
+    of.follower.changed.subscribe(changes.append)
+    of.name("A")
+    of.see("A")
+    await of.follower.read_cdi()
+    of.follower.name_cards(lambda: of.seen)
+    following = asyncio.ensure_future(of.follower.follow())
+    of.follower.run()
+    await until(lambda: not of.follower.may_choose, 20)
+    of.holders = None
+    of.configure("auto")
+    of.follower.run()
+    await until(lambda: of.follower.may_choose, 20)
+    await of.follower.read_cdi()
+    assert of.ways == ("envvar",)
+
+    of.holders = ()
+    of.follower.run()
+    await until(lambda: of.ways == ("cdi-cri",), 20)
+    assert [note.reason for note in of.notes] == ["ConfigurationChanged"]
+    assert len(changes) == 1
+    following.cancel()
+
+
+async def test_a_configuration_is_followed_while_the_disk_of_specifications_is_stuck(
+    tmp_path: Path,
+) -> None:
+    of = Following(tmp_path, "envvar")
+    os.mkfifo(of.spec)  # anyone who reads it waits for somebody who writes
+    reading = asyncio.ensure_future(of.follower.read_cdi())
+    following = asyncio.ensure_future(of.follower.follow())
+    for strategy in ("volume-mounts", "cdi-cri"):
+        of.configure(strategy)
+        of.follower.run()
+        await until(lambda wanted=strategy: of.ways == (wanted,), 20)
+    assert not reading.done()
+    os.close(os.open(of.spec, os.O_WRONLY))
+    await reading
+    following.cancel()

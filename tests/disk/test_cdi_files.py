@@ -1,5 +1,8 @@
 """A claim's CDI file is there whole or not at all, and goes with the claim."""
 
+import fcntl
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -84,3 +87,27 @@ def test_specifications_of_others_are_read_as_the_runtime_reads_them(tmp_path: P
         CdiCards("a.b/c", frozenset({"x"}), frozenset()),
         CdiCards("nvidia.com/gpu", frozenset({"0"}), frozenset({"/l.so.5"})),
     ]
+
+
+def test_a_specification_is_read_again_when_it_has_changed_and_only_then(tmp_path: Path) -> None:
+    """The kernel asks the holder of a lease before anybody else opens its file."""
+    path, opened = tmp_path / "a.json", list[int]()
+    path.write_text('{"kind": "a.b/c"}')
+    before = read_cdi_cards(tmp_path)
+    descriptor = os.open(path, os.O_RDWR)
+
+    def give_up(asked: int, _frame: object) -> None:
+        opened.append(asked)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    previous = signal.signal(signal.SIGIO, give_up)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        assert read_cdi_cards(tmp_path) == before
+        assert not opened
+        os.pwrite(descriptor, b'{"kind": "a.b/d"}', 0)
+        assert [cards.kind for cards in read_cdi_cards(tmp_path)] == ["a.b/d"]
+        assert opened
+    finally:
+        os.close(descriptor)
+        signal.signal(signal.SIGIO, previous)

@@ -163,6 +163,7 @@ def _disk_work(of: Wiring) -> Sequence[Callable[[], Awaitable[None]]]:
         of.library.run,
         of.features.run,
         of.driver_limits.repair,
+        of.configuration.read_cdi,
     )
 
 

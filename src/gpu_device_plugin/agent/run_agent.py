@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from gpu_device_plugin import __version__
+from gpu_device_plugin.agent.card_watch.configuration_follower import SeenCards
 from gpu_device_plugin.agent.check_table import node_checks
 from gpu_device_plugin.agent.node_checks.admin_socket import SOCKET_NAME, AdminSocket
 from gpu_device_plugin.agent.node_checks.node_settings import is_other
@@ -233,10 +234,10 @@ class Agent:
                     cards.has_inventory and self._knows_runtime
                 ):
                     await asyncio.sleep(0.02)
-        with suppress(TimeoutError):  # the specifications' disk may be stuck
-            async with asyncio.timeout(RECOVER_SECONDS):
-                await configuration.read_cdi()
-        configuration.name_cards(lambda: cards.versions.driver, lambda: wiring.mode.runtime)
+        await configuration.read_cdi()
+        configuration.name_cards(
+            lambda: SeenCards(cards.opened, cards.versions.driver, wiring.mode.runtime)
+        )
 
     @property
     def _knows_runtime(self) -> bool:

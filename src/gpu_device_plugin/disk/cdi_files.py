@@ -3,6 +3,8 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,7 @@ from gpu_device_plugin.errors import storage_errors
 
 _PREFIX = "gpu-device-plugin-"
 _MAX_BYTES = 4 << 20
+_DECODERS = {".json": msgspec.json.decode, ".yaml": msgspec.yaml.decode}
 
 
 class _CdiMount(msgspec.Struct, rename="camel"):
@@ -35,20 +38,22 @@ class _CdiFile(msgspec.Struct, rename="camel"):
 
 def read_cdi_cards(directory: Path) -> list[CdiCards]:
     """What the specifications of others name; one that cannot be read names nothing, as for the container runtime."""
-    decoders = {".json": msgspec.json.decode, ".yaml": msgspec.yaml.decode}
     found = []
     for path in sorted(directory.glob("*")):
-        if path.suffix not in decoders:
-            continue
-        try:
-            with path.open("rb") as opened:
-                spec = decoders[path.suffix](opened.read(_MAX_BYTES), type=_CdiFile)
-        except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
-            continue
-        names = frozenset(device.name for device in spec.devices)
-        files = frozenset(mount.host_path for mount in spec.container_edits.mounts)
-        found.append(CdiCards(spec.kind, names, files))
+        with suppress(OSError, ValueError, msgspec.MsgspecError, RecursionError):
+            if path.suffix in _DECODERS:
+                stat = path.stat()
+                found.append(_read(path, (stat.st_ino, stat.st_ctime_ns, stat.st_size)))
     return found
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, _version: tuple[int, ...]) -> CdiCards:
+    with path.open("rb") as opened:
+        spec = _DECODERS[path.suffix](opened.read(_MAX_BYTES), type=_CdiFile)
+    names = frozenset(device.name for device in spec.devices)
+    files = frozenset(mount.host_path for mount in spec.container_edits.mounts)
+    return CdiCards(spec.kind, names, files)
 
 
 class CdiFiles:

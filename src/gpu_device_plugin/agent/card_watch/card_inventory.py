@@ -194,6 +194,12 @@ class CardInventory:
         return tuple(report.as_card(CardNumber(0)) for report in self._inventory.cards)
 
     @property
+    def opened(self) -> Sequence[Card]:
+        """The offered cards that NVML opens; a silent one has no name in a new CDI specification."""
+        closed = {card.uuid for card in self._health.cards if not card.is_shown}
+        return [c for c in self.node_store.read().cards if c.is_shown and c.uuid not in closed]
+
+    @property
     def versions(self) -> DriverVersions:
         """The versions of driver and CUDA; empty while unknown."""
         return DriverVersions(self.driver_version, self.cuda_version)

@@ -1,6 +1,6 @@
 """The configuration in force: NVIDIA's file, named by a setting or chosen by a label of the node.
 
-The disk of the files may be stuck: a thread of its own reads them, and nobody waits for that. What
+Disks may be stuck: a thread reads the files, another one CDI specifications, and nobody waits long. What
 a pod holds of a card keeps that card from changing (`domain.nvidia.effective_configuration`).
 """
 
@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -36,6 +37,16 @@ from gpu_device_plugin.settings.nvidia_configuration import (
 )
 
 _log = structlog.get_logger("configuration")
+_CDI_SECONDS = 4.0
+
+
+class SeenCards(NamedTuple):
+    """What the names of cards in CDI depend on."""
+
+    cards: Sequence[Card]
+    driver: str
+    runtime: str
+    specs: Sequence[CdiCards] | None = None
 
 
 @dataclass(slots=True)
@@ -59,9 +70,9 @@ class ConfigurationFollower:
 
     def __post_init__(self) -> None:
         self.changed = Signal[None]()  # emitted when another configuration is in force
-        self._thread = Writer()
+        self._thread, self._cdi_thread = Writer(), Writer()
         self._is_wanted = asyncio.Event()
-        self._base = self.in_force.current
+        self._base = self._unnamed = self.in_force.current  # as wanted; as in force
         self._has_profile = False
         self._refused = ""
         self._is_missing_reported = False
@@ -70,9 +81,10 @@ class ConfigurationFollower:
         self._is_in_force = not self.settings.config_file_srcdir
         self._has_base = self._is_in_force
         self._specs: Sequence[CdiCards] | None = None
-        self._cards: Sequence[Card] | None = None
-        self._driver: Callable[[], str] = str  # says nothing
-        self._runtime: Callable[[], str] = str
+        self._look: Callable[[], SeenCards] | None = None
+        self._seen: SeenCards | None = None  # by which cards are named
+        self._cdi = CardsInCdi()
+        self._doubt = ""  # why they could not be by CDI, when specifications were read last
 
     @property
     def may_choose(self) -> bool:
@@ -81,65 +93,64 @@ class ConfigurationFollower:
         return self._base.access.is_auto or bool(has_file and self._found.result is None)
 
     async def read_cdi(self) -> None:
-        """Read the node's CDI specifications."""
-        if self.settings.cdi_dir:
-            job = partial(read_cdi_cards, Path(self.settings.cdi_dir))
-            self._specs = await self._thread.run(job)
+        """Read the node's CDI specifications, and follow them once it is known how cards are named."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CDI_SECONDS):
+                if self.settings.cdi_dir:
+                    job = partial(read_cdi_cards, Path(self.settings.cdi_dir))
+                    self._specs = await self._cdi_thread.run(job)
+                self._name()
 
-    def name_cards(self, driver: Callable[[], str], runtime: Callable[[], str]) -> None:
-        """From now on it is known how containers' cards are named, under any configuration.
-
-        `driver` and `runtime` tell what runs now.
-        """
-        self._driver, self._runtime = driver, runtime
-        self._cards = ()
+    def name_cards(self, look: Callable[[], SeenCards]) -> None:
+        """From now on it is known how containers' cards are named, under any configuration."""
+        self._look = look
         self._name()
-        self.node_store.subscribe(self._name)
 
-    def _name(self, _: object = None) -> None:
-        """As cards and specifications are now: a new cut, or another specification, is followed."""
-        if self._cards is None:
+    def _name(self) -> None:
+        """As it is now; that cards cannot come by CDI any more counts when two reads say so.
+
+        A specification may be half written, or older than the cards; and a container that gets its
+        card in a way that its runtime does not know starts without.
+        """
+        if self._look is None:
             return
-        self._cards = [card for card in self.node_store.read().cards if card.is_shown]
-        access = self._named(self._base).access
-        if access != self.in_force.current.access:
-            self._put_in_force(replace(self.in_force.current, access=access))
+        seen, before = self._look()._replace(specs=self._specs), self.in_force.current.access
+        problem = self._in_cdi(self._unnamed, seen).problem
+        is_new, self._doubt = problem != self._doubt, problem
+        if problem and is_new and self._seen is not None:
+            return
+        self._seen = seen
+        self._put_in_force(self._unnamed)
+        if self.in_force.current.access != before:
             _log.info("cards are named", how=self.names)
 
-    def _in_cdi(self, base: Configuration) -> CardsInCdi:
+    def _in_cdi(self, base: Configuration, seen: SeenCards) -> CardsInCdi:
         """What the specifications say of the cards, and for `auto` the node too."""
-        runtime, driver = self._runtime(), self._driver()
-        if base.access.is_auto and not has_cdi(runtime):
-            known = runtime or "not known"
+        if base.access.is_auto and not has_cdi(seen.runtime):
+            known = seen.runtime or "not known"
             text = f"the container runtime ({known}) has CDI not on by default"
             return CardsInCdi(problem=text)
-        if base.access.is_auto and not driver:
+        if base.access.is_auto and not seen.driver:
             return CardsInCdi(problem="the driver has not answered")
-        if self.settings.cdi_dir and self._specs is None:
+        if self.settings.cdi_dir and seen.specs is None:
             return CardsInCdi(problem="the disk of the CDI specifications did not answer")
-        wanted = cdi_names(self._cards or (), is_by_index=base.is_by_index)
-        return cards_in_cdi(self._specs or (), wanted, driver)
+        wanted = cdi_names(seen.cards, is_by_index=base.is_by_index)
+        return cards_in_cdi(seen.specs or (), wanted, seen.driver)
 
     @property
     def names(self) -> str:
         """How containers' cards are named, where that was not simply set; empty before it is decided."""
-        if self._cards is None or not self._base.access.is_auto:
+        if self._seen is None or not self._unnamed.access.is_auto:
             return ""
-        access, problem = self.in_force.current.access, self._in_cdi(self._base).problem
+        access, problem = self.in_force.current.access, self._cdi.problem
         how = f"cards by {', '.join(access.strategies)}"
         return f"{how}: {problem}" if problem else f"{how} ({access.cdi_kind})"
 
     def find_unnamed(self) -> str | None:
         """What is wrong with the specification that is there; one elsewhere, which nobody sees here, may be right."""
-        access, found = self._base.access, self._in_cdi(self._base)
-        is_used = self._cards is not None and (access.asks_for_cdi or access.is_auto)
+        access, found = self._unnamed.access, self._cdi
+        is_used = access.asks_for_cdi or access.is_auto
         return found.problem if is_used and found.is_misfit else None
-
-    def _named(self, wanted: Configuration) -> Configuration:
-        if self._cards is None:
-            return wanted
-        found, is_by_index = self._in_cdi(wanted), wanted.is_by_index
-        return replace(wanted, access=wanted.access.with_cdi(found, is_by_index=is_by_index))
 
     def run(self, _: None = None) -> None:
         """Look at labels and files; `follow` reads the files."""
@@ -151,13 +162,13 @@ class ConfigurationFollower:
             self._has_profile = True
             kept = self.node_store.read().mig_profile
             profile = self._asked_profile() if kept is None else kept
-            self._put_in_force(replace(self.in_force.current, mig_profile=profile))
+            self._put_in_force(replace(self._unnamed, mig_profile=profile))
         self._is_wanted.set()
         if not has_file:
             self._take(self._base)
 
     async def follow(self) -> None:
-        """Read the files, and CDI specifications, each time that `run` was called, until cancelled."""
+        """Read the files each time that `run` was called, until cancelled."""
         has_file = self.settings.config_file or self.settings.config_file_srcdir
         if not has_file:
             await self._keep(None)
@@ -166,8 +177,6 @@ class ConfigurationFollower:
             self._is_wanted.clear()
             if has_file:
                 await self._read()
-            await self.read_cdi()
-            self._name()
 
     async def _read(self) -> None:
         labels, name = self.labels(), None
@@ -243,7 +252,11 @@ class ConfigurationFollower:
 
     def _put_in_force(self, wanted: Configuration) -> None:
         """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
-        self.in_force.current = wanted
+        self._unnamed = self.in_force.current = wanted
+        if self._seen is not None:
+            self._cdi = self._in_cdi(wanted, self._seen)
+            access = wanted.access.with_cdi(self._cdi, is_by_index=wanted.is_by_index)
+            self.in_force.current = replace(wanted, access=access)
         if wanted.mig_profile != self.node_store.read().mig_profile:
             self.node_store.update(mig_profile=wanted.mig_profile)
             self.remember()
@@ -272,8 +285,8 @@ class ConfigurationFollower:
         holders = self.holders()
         if holders is None:
             return  # who holds what now is not known
-        wanted = self._named(replace(base, mig_profile=self._profile(holders)))
-        if wanted == self.in_force.current and self._is_in_force:
+        wanted = replace(base, mig_profile=self._profile(holders))
+        if wanted == self._unnamed and self._is_in_force:
             return
         self._put_in_force(wanted)
         was_in_force, self._is_in_force = self._is_in_force, True
