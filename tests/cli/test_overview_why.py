@@ -76,15 +76,18 @@ async def test_a_closed_node_without_room_asks_for_less(cluster: Cluster) -> Non
     assert "uncordon" not in found
 
 
+@pytest.mark.parametrize("name", ["nvidia.com/gpumem", "nvidia.com/priority"])
 @pytest.mark.parametrize("units", [0, 2])
-async def test_a_pod_in_hamis_names_is_to_be_translated(cluster: Cluster, units: int) -> None:
+async def test_a_pod_in_hamis_names_is_to_be_translated(
+    cluster: Cluster, units: int, name: str
+) -> None:
     """Where nothing has done so, also beside names of this plugin: two pods of it would not help."""
     asking = pod("hami", units, 30 if units else 0)
     limits = asking["spec"]["containers"][0]["resources"]["limits"]
-    limits |= {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
+    limits |= {"nvidia.com/gpu": "1", name: "1"}
     found = await why(cluster, asking)
 
-    assert "it asks by HAMi's names (nvidia.com/gpumem)" in found
+    assert f"it asks by HAMi's names ({name})" in found
     assert "controller.enabled, controller.webhook.enabled and controller.webhook.hami" in found
     assert "two pods" not in found
 

@@ -171,8 +171,8 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
 
 def _to_write_otherwise(asking: ClusterPod) -> str:
     """How to ask for what no node gives, whatever is free; empty where one may."""
-    if HAMI.is_spoken(asking.devices):
-        return _TRANSLATE.format(few(sorted(asking.devices.keys() & HAMI.parts)))
+    if spoken := asking.devices.keys() & {*HAMI.parts, HAMI.dropped}:
+        return _TRANSLATE.format(few(sorted(spoken)))
     is_classic = asking.request.allocation_api is AllocationApi.DEVICE_PLUGIN
     if asking.devices and asking.request.asks and is_classic:
         return (
