@@ -238,7 +238,7 @@ class Following:
             "state_dir": str(directory),
         }
         settings = load_settings({"node_name": NODE, **places}, {}, None)
-        store = NodeStore(first_state(settings))
+        self.store = store = NodeStore(first_state(settings))
         self.in_force = InForce(nvidia_configuration(settings))
         recorder = EventRecorder(AgentMetrics(""), self.notes.append, store, lambda: 0.0, Schemes())
         self.follower = ConfigurationFollower(
@@ -284,6 +284,17 @@ async def test_cdi_is_left_only_when_two_reads_say_so(tmp_path: Path) -> None:
     of.name("A", "B")
     await of.follower.read_cdi()
     assert of.ways == ("cdi-cri",)
+
+
+async def test_names_leave_alone_the_mig_profile_of_the_last_run(tmp_path: Path) -> None:
+    """Whether another one is asked is known with the node's labels, and those may come later."""
+    of = Following(tmp_path, "auto")
+    of.store.update(mig_profile="all-1g.5gb")
+    of.name("A")
+    of.see("A")
+    await of.follower.read_cdi()
+    of.follower.name_cards(lambda: of.seen)
+    assert (of.ways, of.store.read().mig_profile) == (("cdi-cri",), "all-1g.5gb")
 
 
 async def test_another_strategy_of_a_file_comes_into_force_with_its_event(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ class ConfigurationFollower:
         if problem and is_new and self._seen is not None:
             return
         self._seen = seen
-        self._put_in_force(self._unnamed)
+        self._apply_names()
         if self.in_force.current.access != before:
             _log.info("cards are named", how=self.names)
 
@@ -250,13 +250,17 @@ class ConfigurationFollower:
             self._is_missing_reported = True
             self.recorder.fault("ConfigurationMissing", str(error))
 
-    def _put_in_force(self, wanted: Configuration) -> None:
-        """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
-        self._unnamed = self.in_force.current = wanted
+    def _apply_names(self) -> None:
+        wanted = self.in_force.current = self._unnamed
         if self._seen is not None:
             self._cdi = self._in_cdi(wanted, self._seen)
             access = wanted.access.with_cdi(self._cdi, is_by_index=wanted.is_by_index)
             self.in_force.current = replace(wanted, access=access)
+
+    def _put_in_force(self, wanted: Configuration) -> None:
+        """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
+        self._unnamed = wanted
+        self._apply_names()
         if wanted.mig_profile != self.node_store.read().mig_profile:
             self.node_store.update(mig_profile=wanted.mig_profile)
             self.remember()
