@@ -17,10 +17,10 @@ HISTORIES ?= 10000
 FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test check fuzz histories lint house docs golden fmt native sanitize proto image release e2e conformance cluster bench gpu lock clean
+.PHONY: help demo test check fuzz histories lint house docs golden fmt native sanitize proto image release e2e conformance cluster bench gpu gpu-bundle gpu-cluster gpu-rehearsal lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 demo: $(STAMP) $(NATIVE) ## Three nodes of simulated GPUs, from allocatable to what a pod receives
 	@$(BIN)/python -m tools.demo
@@ -121,6 +121,19 @@ bench: $(STAMP) $(NATIVE) ## Measure, and write docs/benchmarks.md
 
 gpu: $(STAMP) $(NATIVE) ## What needs a real card; says so where there is none
 	@$(BIN)/python -m tools.gpu
+
+gpu-bundle: $(STAMP) $(NATIVE) ## What `make gpu-cluster` needs without network, into build/gpu-bundle
+	@KUBE=$(KUBE) tests/e2e/install.sh
+	@.ci/image.sh amd64
+	@echo "==> the bundle"
+	@KUBE=$(KUBE) $(BIN)/python -m tools.gpu_cluster.bundle
+
+# Nothing of this checkout but the bundle; SIMULATED=580.65.06, the version of a driver, for a simulated card.
+gpu-cluster: ## From the bundle, a Kubernetes on this machine with slices of its card; as root
+	@build/gpu-bundle/start --results build/gpu-cluster $(if $(SIMULATED),--simulated $(SIMULATED))
+
+gpu-rehearsal: $(STAMP) ## make gpu-cluster on a simulated card, from the bundle alone in an empty Debian; as root
+	@tools/gpu_cluster/rehearse.sh
 
 COMPILE := $(BIN)/uv pip compile --quiet --system-certs --generate-hashes --no-emit-index-url --no-header --universal
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,37 @@ from tests.e2e.tenants import prepare_for_tenants
 from tests.nvidia_smi import NvidiaSmi
 from tools.harness.cluster.agent import Agent, AgentDirectories
 from tools.harness.cluster.cluster import NAMESPACE, NODE, Cluster
-from tools.harness.cluster.helm import claims_installed
+from tools.harness.cluster.helm import CLAIMS, NOBODY, Helm
 from tools.harness.cluster.pods import container, pod, slice_of
 from tools.harness.cluster.waiting import wait_for
 
+from gpu_device_plugin.domain.node.allocation_api import (
+    ALLOCATION_API_LABEL,
+    AllocationApi,
+    has_claims_api,
+)
+
 ROOT = Path("/run/gpu-device-plugin-e2e/claims")
+
+
+@contextmanager
+def claims_installed(cluster: Cluster) -> Iterator[None]:
+    """The chart with claims and without one of our pods; the namespace `default` uses them meanwhile."""
+    version = cluster.binaries.kubernetes_version
+    if not has_claims_api(version):
+        pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
+    helm = Helm(cluster)
+    helm.install(NOBODY, *CLAIMS)
+    cluster.kubectl(
+        "label",
+        "namespace",
+        NAMESPACE,
+        "--overwrite",
+        f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}",
+    )
+    yield
+    cluster.kubectl("label", "namespace", NAMESPACE, f"{ALLOCATION_API_LABEL}-")
+    helm.uninstall()
 
 
 @pytest.fixture(scope="module")

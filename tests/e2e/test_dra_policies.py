@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.e2e.claims import claims_installed
 from tests.e2e.policy_table import ROWS, SAMPLES, asking, runtime_classes, several
 from tests.e2e.submission import Submission
 from tools.harness.cluster.agent import Agent
 from tools.harness.cluster.api import path_of
 from tools.harness.cluster.cluster import NAMESPACE, NODE, Cluster
 from tools.harness.cluster.credentials import CONTROLLER_MANAGER
-from tools.harness.cluster.helm import CLAIMS, NOBODY, Helm, claims_installed
+from tools.harness.cluster.helm import CLAIMS, NOBODY, Helm
 from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod
 from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for

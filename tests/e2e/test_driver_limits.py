@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.claims import devices, set_allocation_api
+from tests.e2e.claims import claims_installed, devices, set_allocation_api
 from tests.e2e.conftest import STATE, at_work
 from tests.e2e.tenants import (
     MIB,
@@ -29,7 +29,6 @@ from tests.told import compile_program
 from tools.harness.cluster.agent import PROGRAM, Agent, AgentDirectories
 from tools.harness.cluster.binaries import cdi_hook_path
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import claims_installed
 from tools.harness.cluster.pods import slice_of
 from tools.harness.cluster.processes import Program
 from tools.harness.cluster.waiting import wait_for

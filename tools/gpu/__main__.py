@@ -9,6 +9,7 @@ the checks against the simulated driver, to prove the checks; nothing of it is w
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -85,7 +86,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         try:
             place = _place(Path(name), asked)
-            place.compile()
+            if asked.program:
+                shutil.copy(asked.program, place.program)
+            else:
+                place.compile()
         except NoCardError as none:
             say(f"no GPU: {none}. Nothing was measured, nothing was written.")
             return 0
@@ -202,6 +206,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--document", type=Path, default=ROOT / DOCUMENT)
     parser.add_argument("--native", type=Path, default=ROOT / "build" / "native")
     parser.add_argument("--library", type=Path, help="preloaded instead of libgpuslice.so")
+    parser.add_argument("--program", type=Path, help="card.c, built already")
     return parser.parse_args()
 
 

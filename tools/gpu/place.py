@@ -64,13 +64,7 @@ class Place:
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None:
             raise CheckError("no C compiler: looked for cc and gcc")
-        command = [compiler, "-std=c11", "-D_GNU_SOURCE", "-O2", "-isystem", _header_directory()]
-        command += [f"-I{ROOT / 'src' / 'isolation'}", str(PROGRAMS / "card.c")]
-        built = subprocess.run(
-            [*command, "-o", str(self.program), "-ldl"], capture_output=True, text=True, check=False
-        )
-        if built.returncode != 0:
-            raise CheckError(f"card.c cannot be compiled: {built.stderr}")
+        compile_card(self.program, [compiler])
 
     def inside(
         self, name: str, *, memory_bytes: int | None = None, core_percent: int | None = None
@@ -136,6 +130,21 @@ class Place:
             raise
         finally:
             end(process)
+
+
+def compile_card(target: Path, compiler: Sequence[str]) -> None:
+    """Builds card.c with this compiler and the machine's header.
+
+    Raises:
+        CheckError: It cannot be built.
+    """
+    command = [*compiler, "-std=c11", "-D_GNU_SOURCE", "-O2", "-isystem", _header_directory()]
+    command += [f"-I{ROOT / 'src' / 'isolation'}", str(PROGRAMS / "card.c")]
+    built = subprocess.run(
+        [*command, "-o", str(target), "-ldl"], capture_output=True, text=True, check=False
+    )
+    if built.returncode != 0:
+        raise CheckError(f"card.c cannot be compiled: {built.stderr}")
 
 
 def together(commands: Sequence[tuple[Environment, Sequence[str]]]) -> list[Told]:

@@ -1,20 +1,12 @@
 """helm against the cluster of these tests, with the chart of this checkout."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from tools.harness.cluster.binaries import provide_helm
-from tools.harness.cluster.cluster import NAMESPACE, Cluster
+from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.credentials import AGENT
 from tools.harness.cluster.processes import command_output
 
-from gpu_device_plugin.domain.node.allocation_api import (
-    ALLOCATION_API_LABEL,
-    AllocationApi,
-    has_claims_api,
-)
 from gpu_device_plugin.domain.node.labels import NODE_LABELS
 
 CHART = Path(__file__).resolve().parents[3] / "charts" / "gpu-device-plugin"
@@ -30,26 +22,6 @@ NOBODY = (
 WRITER = f"policies.annotationWriters={{{AGENT.name}}}"
 """The tests' own agent, which is no pod of the release, may say what pods hold."""
 CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu", WRITER)
-
-
-@contextmanager
-def claims_installed(cluster: Cluster) -> Iterator[None]:
-    """The chart with claims and without one of our pods; the namespace `default` uses them meanwhile."""
-    version = cluster.binaries.kubernetes_version
-    if not has_claims_api(version):
-        pytest.skip(f"claims need Kubernetes 1.36 or later; this cluster has {version}")
-    helm = Helm(cluster)
-    helm.install(NOBODY, *CLAIMS)
-    cluster.kubectl(
-        "label",
-        "namespace",
-        NAMESPACE,
-        "--overwrite",
-        f"{ALLOCATION_API_LABEL}={AllocationApi.DRA}",
-    )
-    yield
-    cluster.kubectl("label", "namespace", NAMESPACE, f"{ALLOCATION_API_LABEL}-")
-    helm.uninstall()
 
 
 class Helm:

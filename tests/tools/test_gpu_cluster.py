@@ -1,0 +1,83 @@
+"""What `make gpu-cluster` does before a card is there: parts, steps, the image without programs."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tools.bench.rows import Row, shown
+from tools.gpu_cluster.parts import MOST_BYTES, SUMS, PartError, packed, write_sums
+from tools.gpu_cluster.pod_root import machine_image
+from tools.gpu_cluster.steps import Record, Step
+
+
+@given(st.dictionaries(st.text(min_size=1), st.integers(0, 100)))
+def test_every_file_is_in_one_part_that_is_not_too_large(sizes: dict[str, int]) -> None:
+    parts = packed(sizes, 60)
+    assert sorted(name for part in parts for name in part) == sorted(sizes)
+    assert all(len(part) == 1 or sum(map(sizes.__getitem__, part)) <= 60 for part in parts)
+
+
+def test_sums_are_of_every_file_and_a_part_too_large_to_travel_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "part-0").write_bytes(b"zero")
+    (tmp_path / "start").write_bytes(b"")
+    assert write_sums(tmp_path) == [("part-0", 4), ("start", 0)]
+    assert write_sums(tmp_path) == [("part-0", 4), ("start", 0)], "the list is no part of itself"
+    first, _ = (tmp_path / SUMS).read_text().splitlines()
+    assert first == f"{hashlib.sha256(b'zero').hexdigest()}  part-0"
+
+    with (tmp_path / "part-1").open("wb") as large:
+        large.truncate(MOST_BYTES + 1)
+    with pytest.raises(PartError, match="part-1"):
+        write_sums(tmp_path)
+
+
+def test_a_failed_step_stops_those_that_need_it_and_no_other(tmp_path: Path) -> None:
+    file, said = tmp_path / "rows.json", list[str]()
+
+    def fails() -> Sequence[Row]:
+        raise OSError("no room")
+
+    def reads() -> Sequence[Row]:
+        written = json.loads(file.read_text())["steps"]
+        return [shown("written before", ", ".join(written))]
+
+    record = Record(file, {"simulated": ""}, said.append, lambda: "its log ends so")
+    missed = record.run(
+        (
+            Step("first", lambda: [Row("share", "30 %", "31 %", is_met=False)]),
+            Step("broken", fails),
+            Step("after it", list, ("first", "broken")),
+            Step("after that", list, ("after it",)),
+            Step("apart", reads, ("first",)),
+        )
+    )
+
+    assert missed == 2
+    steps = json.loads(file.read_text())["steps"]
+    told = {name: [row["measured"] for row in step["rows"]] for name, step in steps.items()}
+    assert told == {
+        "first": ["31 %"],
+        "broken": ["no room"],
+        "after it": ["not run: needs broken"],
+        "after that": ["not run: needs after it"],
+        "apart": ["first, broken, after it, after that"],
+    }
+    assert "its log ends so" in said
+    assert "    share: 31 % (30 %) **missed**" in said
+
+
+def test_the_image_has_the_machines_links_and_library_directories(tmp_path: Path) -> None:
+    (tmp_path / "etc/ld.so.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
+    (tmp_path / "etc/ld.so.conf.d/x.conf").write_text("/usr/local/cuda/lib64")
+    (tmp_path / "bin").symlink_to("usr/bin")
+    (tmp_path / "lib").mkdir()
+
+    image = machine_image(tmp_path)
+
+    assert image.links == {"bin": "usr/bin"}
+    assert image.files["etc/ld.so.conf"] == b"/usr/local/cuda/lib64\n"

@@ -1,0 +1,86 @@
+"""Pods whose programs are the machine's own: its /usr below a file system that the container may write to.
+
+CDI's hooks write links into /usr. /etc is the image's, so that the preload there is the product's.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.harness.cluster.images import Image
+from tools.harness.cluster.pods import pod
+from tools.harness.cluster.processes import command_output
+
+MACHINE_IMAGE = "gpu-cluster.local/machine:1"
+PROGRAMS = Path("/opt/programs")
+INSIDE = "/gpu"
+_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ACCOUNTS = ("etc/passwd", "etc/group", "etc/nsswitch.conf")
+
+
+def machine_image(machine: Path) -> Image:
+    """An image without programs: links into /usr as the machine has them, its accounts and library directories."""
+    links = {n: str((machine / n).readlink()) for n in _LINKS if (machine / n).is_symlink()}
+    files = {name: _content(machine / name) for name in _ACCOUNTS}
+    lists = [machine / "etc/ld.so.conf", *sorted((machine / "etc/ld.so.conf.d").glob("*.conf"))]
+    lines = [line for path in lists for line in _content(path).decode().splitlines()]
+    libraries = [line for line in lines if not line.startswith("include")]
+    files["etc/ld.so.conf"] = "".join(f"{line}\n" for line in libraries).encode()
+    return Image(MACHINE_IMAGE, {**files, "tmp/.here": b""}, links, ())
+
+
+def machine_pod(
+    name: str, script: str, resources: Mapping[str, Any], machine: Path, mounts: Mapping[str, Path]
+) -> dict[str, Any]:
+    """A pod that runs a shell script with the machine's programs.
+
+    Args:
+        name: Of the pod.
+        script: For sh.
+        resources: Of its container.
+        machine: The machine's root.
+        mounts: What else of the node is mounted where in the container.
+    """
+    places = {"/usr": _overlay(machine / "usr", name), INSIDE: PROGRAMS, **mounts}
+    places |= {f"/{n}": machine / n for n in _LINKS if _is_directory(machine / n)}
+    body = {
+        "name": "main",
+        "image": MACHINE_IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", script],
+        "env": [{"name": "PATH", "value": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}],
+        "resources": dict(resources),
+        "volumeMounts": [
+            {"name": f"v{number}", "mountPath": inside} for number, inside in enumerate(places)
+        ],
+    }
+    volumes = [
+        {"name": f"v{number}", "hostPath": {"path": str(path)}}
+        for number, path in enumerate(places.values())
+    ]
+    return pod(name, body, volumes=volumes)
+
+
+def on_card(*words: str) -> list[str]:
+    """The command that runs card.c in such a pod."""
+    script = f'CARD_UUID=$NVIDIA_VISIBLE_DEVICES exec {INSIDE}/card "$@"'
+    return ["sh", "-c", script, "sh", *words]
+
+
+def _overlay(usr: Path, name: str) -> Path:
+    place = Path("/opt/pods") / name
+    directories: Sequence[Path] = [place / each for each in ("up", "work", "usr")]
+    for each in directories:
+        each.mkdir(parents=True)
+    up, work, merged = map(str, directories)
+    options = f"lowerdir={usr},upperdir={up},workdir={work}"
+    command_output(["mount", "-t", "overlay", "-o", options, "overlay", merged])
+    return Path(merged)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""

@@ -1,0 +1,70 @@
+#!/bin/bash
+# The bundle on a simulated card, in a Debian that has neither Python nor a network nor anything of this checkout:
+# after a part that is damaged, after a try that was killed while its cluster ran, and once more. As root.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bundle=$PWD/build/gpu-bundle
+place=$(mktemp -d -p build)
+trap 'rm -rf "$place"' EXIT
+root=$place/root
+mkdir -p "$root"
+kept=(~/.cache/gpu-device-plugin/gpu-bundle-*.tar)
+tar -C "$root" -xf "${kept[-1]}"
+rm -f "$root"/usr/bin/{python3*,openssl,etcd*,busybox} "$root"/usr/sbin/{ip,iptables*,ip6tables*,xtables*} "$root"/bin/ip
+mkdir "$root/bundle" "$root/results" "$root/sys/fs" 2>/dev/null || true
+# NVIDIA's program is downloaded for the run and is in no bundle.
+version=$(.venv/bin/python - "$place" <<'PYTHON'
+import pathlib, shutil, sys
+sys.path.insert(0, ".")
+from tests.nvidia_smi import download
+place = pathlib.Path(sys.argv[1])
+(place / "smi").mkdir()
+smi = download(place / "smi")
+shutil.copy(smi.path, place / "root/usr/bin/nvidia-smi")
+print(smi.driver_version)
+PYTHON
+)
+
+# try WORDS ...: runs `start` there
+try() {
+    unshare --mount --net --pid --fork --kill-child --propagation private -- bash -c '
+        root=$1 bundle=$2; shift 2
+        mount --bind "$root" "$root"
+        mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"; mount -t proc proc "$root/proc"
+        mount --bind "$bundle" "$root/bundle"; mount -o remount,bind,ro "$root/bundle"
+        chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bundle/start "$@"; exit $?
+    ' rehearse "$root" "$1" --simulated "$version" --results /results
+}
+files() { (cd "$root" && find . -path ./results -prune -o -type f -printf '%p %s %T@\n' -o -print | sort); }
+# Nothing but what an unrelated program may change.
+left() { find /sys/fs/cgroup -regex '.*/k8s\.io.*' -type d; }
+
+files >"$place/before"
+echo "==> a damaged part"
+mkdir "$place/damaged"
+cp "$bundle"/* "$place/damaged"
+truncate --size=-1 "$place/damaged/part-1.tar.gz"
+if try "$place/damaged" >"$place/log"; then echo "a damaged part was taken" >&2; exit 1; fi
+grep "damaged: part-1" "$place/log"
+rm -r "$place/damaged"
+
+echo "==> a try that is killed while its cluster runs"
+try "$bundle" >"$place/log" 2>&1 &
+while ! grep -q "==> README's pod" "$place/log"; do
+    kill -0 $! || { cat "$place/log"; exit 1; }
+    read -rt 1 <> <(:) || true
+done
+kill -KILL $!
+wait $! 2>/dev/null || true
+
+echo "==> the whole"
+begin=$(date +%s)
+code=0
+try "$bundle" || code=$?
+echo "    $(($(date +%s) - begin)) s"
+files >"$place/after"
+diff "$place/before" "$place/after" || { echo "files of the machine were changed" >&2; code=1; }
+[ -z "$(left)" ] || { left; echo "control groups are left" >&2; code=1; }
+mkdir -p build/gpu-rehearsal
+cp -r "$root/results/." build/gpu-rehearsal
+exit "$code"

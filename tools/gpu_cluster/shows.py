@@ -1,0 +1,341 @@
+"""What slices of this card show in pods of a real kubelet, step by step."""
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tools.bench.rows import Row, shown
+from tools.gpu import compute, frameworks, limits, memory
+from tools.gpu.card import find
+from tools.gpu.place import MIB, Place, Told, answer, end, library_base, on_card, start
+from tools.gpu_cluster import pod_root
+from tools.harness.cluster.cdi_node import LIBRARIES, CdiNode, lay_out
+from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
+from tools.harness.cluster.layout import Layout
+from tools.harness.cluster.pods import CORE, MEMORY, slice_of
+from tools.harness.cluster.processes import Program, command_output
+from tools.harness.cluster.waiting import wait_for
+
+from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE
+
+MACHINE, OPT = Path("/machine"), Path("/opt")
+STATE = Path("/opt/state")
+PROFILE = "h200"
+MODE = "ack.node.gpu.schedule=core_mem"
+CARDS = "gpu-device-plugin/cards"
+DIRECTORIES = (LIBRARIES, "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "usr/local/nvidia/lib64")
+STAY = "trap 'exit 0' TERM; while :; do sleep 1; done"
+SHOWN = re.compile(r"(\d+)MiB / +(\d+)MiB")
+WINDOW_SECONDS, SIMULATED_SECONDS = 6.0, 1.0
+OVER_SECONDS = 45
+"""An upgrade of the agent and a restart of the kubelet fit in."""
+KINDS = {
+    "a stream of 100 µs kernels": ("work", "stream"),
+    "copies of 32 MB from pinned memory": ("copies",),
+}
+
+
+class Stage:
+    """The cluster, the card, and each step's rows."""
+
+    def __init__(self, simulated: str, results: Path) -> None:
+        self._simulated = simulated
+        self._logs = results / "logs"
+        self._driver = OPT / "driver" if simulated else MACHINE
+        self._state = OPT / "driver-state" if simulated else None
+        self._programs: list[Program] = []
+        self._cluster: Cluster | None = None
+        self._seconds = SIMULATED_SECONDS if simulated else WINDOW_SECONDS
+        self._units = 0
+        self._turns = ""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Once it is up."""
+        assert self._cluster
+        return self._cluster
+
+    def driver(self) -> Sequence[Row]:
+        """The card as it is seen from outside every container."""
+        if self._state:
+            programs = [path for path in [MACHINE / "usr/bin/nvidia-smi"] if path.exists()]
+            lay_out(self._driver, self._state, PROFILE, self._simulated, programs)
+        base = {**library_base(), "LD_LIBRARY_PATH": str(self._libraries())}
+        if self._state:
+            base["GPU_SIMULATOR_STATE"] = str(self._state)
+        card = find(base)
+        self._place = Place(
+            directory=pod_root.PROGRAMS,
+            library=OPT / "native/libgpuslice.so",
+            base=on_card(base, card),
+            card=card,
+            seconds=self._seconds,
+            count=1000,
+            python="python3",
+            is_simulated=bool(self._simulated),
+        )
+        self._turns = self._place.turns(100_000)
+        kind = "SIMULATED " if self._simulated else ""
+        return [
+            shown("card", f"{kind}{card.name}, {card.total_bytes // MIB} MiB, driver {card.driver}")
+        ]
+
+    def _libraries(self) -> Path:
+        """The driver's libraries and nothing else of the machine: its C library is not ours."""
+        found = [self._driver / name for name in DIRECTORIES]
+        theirs = next((path for path in found if (path / "libcuda.so.1").exists()), None)
+        if theirs is None:
+            raise FileNotFoundError(f"no libcuda.so.1 in {', '.join(DIRECTORIES)} of the machine")
+        place = OPT / "driver-libraries"
+        place.mkdir()
+        for path in [*theirs.glob("libcuda*.so*"), *theirs.glob("libnvidia*.so*")]:
+            (place / path.name).symlink_to(path)
+        return place
+
+    def cluster_up(self) -> Sequence[Row]:
+        """Control plane and node, with both images."""
+        cluster = Cluster(Layout(STATE, self._logs))
+        cluster.start()
+        self._cluster = cluster
+        # The archive is of docker's kind.
+        cluster.node.load_archive(OPT / "image.tar", "", "docker-archive")
+        cluster.node.load(pod_root.machine_image(MACHINE))
+        return [shown("Kubernetes", cluster.binaries.kubernetes_version)]
+
+    def install(self) -> Sequence[Row]:
+        """The chart, and what the node then offers."""
+        node = CdiNode(self.cluster.node, OPT / "nvidia", self._driver, self._state)
+        self._programs.append(node.start_plugin(self._logs / "nri-plugin.log"))
+        self.cluster.kubectl("label", "node", NODE, MODE)
+        self._values = ("image.pullPolicy=Never", *node.settings())
+        Helm(self.cluster).install(*self._values)
+        self._wait_for_agent()
+        self._units = self._place.card.total_bytes // MIB // 1024
+        cards = wait_for("the node's cards are known", self._cards, 60)
+        allocatable = self.cluster.get("node", NODE)["status"]["allocatable"]
+        offered = {name: allocatable.get(name) for name in (MEMORY, CORE)}
+        wanted = {MEMORY: str(sum(card["units"] for card in cards)), CORE: str(100 * len(cards))}
+        total = f"{self._units} units of {self._place.card.total_bytes // MIB} MiB"
+        (card,) = [card for card in cards if card["uuid"] == self._place.card.uuid]
+        measured = f"{card['units']} units of {card['memory_mib']} MiB"
+        return [
+            Row("the agent offers of the card", total, measured, measured == total),
+            Row("kubectl get node", f"{wanted}", f"{offered}", offered == wanted),
+        ]
+
+    def first_slice(self) -> Sequence[Row]:
+        """README's first pod, with the machine's programs in place of an image's."""
+        sample = yaml.safe_load((CHART.parents[1] / "samples/first-slice.yaml").read_text())
+        resources = sample["spec"]["containers"][0]["resources"]
+        begin_seconds = time.monotonic()
+        self._run_pod("first-slice", STAY, resources)
+        started = shown(
+            "from kubectl apply to Running", f"{time.monotonic() - begin_seconds:.1f} s"
+        )
+        return [started, self._nvidia_smi("first-slice", int(resources["limits"][MEMORY]))]
+
+    def memory(self) -> Sequence[Row]:
+        """Beyond the slice."""
+        limit = self._bytes(2)
+        told = self._tell("first-slice", "fill", "linear", str(limit))
+        return memory.inside_rows("2 units", limit, told)
+
+    def shares(self) -> Sequence[Row]:
+        """One pod at a time, against the same program outside."""
+        rows: list[Row] = []
+        for percent in (30, 60):
+            self._run_pod(f"share-{percent}", STAY, slice_of(2, percent))
+        for what, words in KINDS.items():
+            full = [*words, *([self._turns] if words[0] == "work" else []), f"{self._seconds:g}"]
+            native = compute.rate(self._place.tell(self._place.base, *full))
+            rows.append(shown(f"{what}: without a slice", f"{native:.1f} a second"))
+            for percent in (30, 60):
+                part = compute.rate(self._tell(f"share-{percent}", *full)) / native
+                rows.append(self._judged(compute.share_row(what, percent, part)))
+        self._remove("share-30", "share-60")
+        return rows
+
+    def together(self) -> Sequence[Row]:
+        """Three pods at the same moment."""
+        self._remove("first-slice")
+        pods = {"first-30": 30, "second-30": 30, "only-40": 40}
+        for name, percent in pods.items():
+            self._run_pod(name, STAY, slice_of(2, percent))
+        words = ["work", "stream", self._turns, str(max(self._seconds, compute.FEWEST_SECONDS))]
+        processes = [start(self._place.base, self._exec(name, *words)) for name in pods]
+        try:
+            rates = [compute.rate(answer(process)) for process in processes]
+        finally:
+            for process in processes:
+                end(process)
+        self._remove(*pods)
+        return [
+            self._judged(
+                compute.share_row(f"{name}, of the three's work", percent, rate / sum(rates))
+            )
+            for (name, percent), rate in zip(pods.items(), rates, strict=True)
+        ]
+
+    def pytorch(self) -> Sequence[Row]:
+        """Memory up to the cap, in the machine's own PyTorch."""
+        if self._simulated:
+            return [
+                Row(
+                    "PyTorch",
+                    "refused at the cap",
+                    "not run: it does not start on a simulated driver",
+                )
+            ]
+        units = min(8, self._units)
+        self._run_pod("pytorch", STAY, slice_of(units, 60))
+        script = "import torch; print(torch.__version__, torch.cuda.is_available())"
+        version = self._in("pytorch", "sh", "-c", f"python3 -c '{script}' 2>&1 || true").strip()
+        if not version.endswith("True"):
+            return [Row("PyTorch", "refused at the cap", f"not run: {version[-200:]}")]
+        words = ["sh", "-c", "CARD_UUID=$NVIDIA_VISIBLE_DEVICES exec python3 /gpu/torch_fill.py"]
+        told = self._told(["exec", "-i", "pytorch", "--", *words])
+        self._remove("pytorch")
+        return [
+            shown("PyTorch", version),
+            *frameworks.fill_rows("in a pod", self._bytes(units), told),
+        ]
+
+    def upgrade(self) -> Sequence[Row]:
+        """Another tag of the image, and another kubelet, while a program runs in its slice."""
+        card = f"{pod_root.INSIDE}/card work stream {self._turns} {OVER_SECONDS}"
+        self._run_pod("kept", f"{card}; {STAY}", slice_of(2, 30))
+        before = self._container("kept")
+        version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+        name = f"localhost/gpu-device-plugin:{version}"
+        self.cluster.node.tag(name, f"{name}-next")
+        Helm(self.cluster).install(*self._values, f"image.tag={version}-next")
+        self._wait_for_agent()
+        self.cluster.restart_kubelet()
+        self.cluster.wait_until_ready()
+        wait_for("the node offers its cards again", self._offers, 60)
+        log = wait_for("its work is done", lambda: self.cluster.kubectl("logs", "kept"), 90, 0.5)
+        native = 1e9 / self._place.tell(self._place.base, "solo", "stream", self._turns)["piece_ns"]
+        after = self._container("kept")
+        kept = Row("the container that ran meanwhile", before, after, before == after)
+        part = compute.rate(json.loads(log.splitlines()[0])) / native
+        work = self._judged(compute.share_row("its work meanwhile", 30, part))
+        smi = self._nvidia_smi("kept", 2)
+        self._run_pod("after", STAY, slice_of(2, 30))
+        rows = [kept, work, smi, self._nvidia_smi("after", 2)]
+        self._remove("kept", "after")
+        return rows
+
+    def driver_limits(self) -> Sequence[Row]:
+        """Whether this machine's driver could hold memory limits by itself."""
+        missing = limits._missing(self._place)
+        able = f"not run: {missing}" if missing else "this driver and this machine can"
+        rows = [shown("memory limits by the driver", able)]
+        if int(self._place.card.driver.partition(".")[0]) < 535:
+            rows.append(shown("driver", "older than 535: not what this project is proved with"))
+        if not Path("/sys/fs/cgroup/cgroup.procs").exists():
+            rows.append(
+                shown("control groups", "version 1: no limits by the driver on any release")
+            )
+        return rows
+
+    def uninstall(self) -> Sequence[Row]:
+        """What the node has afterwards."""
+        Helm(self.cluster).uninstall()
+        left = left_on_nodes(self.cluster) - {MODE.partition("=")[0]}
+        wait_for("nothing is offered", lambda: not self._offers(), 60)
+        return [
+            Row("labels and annotations that stay", "none", ", ".join(left) or "none", not left)
+        ]
+
+    def end(self) -> None:
+        """Everything down; what is left goes with the namespaces."""
+        for program in self._programs:
+            program.stop()
+        if self._cluster:
+            self._cluster.stop()
+
+    def log_end(self) -> str:
+        """Of the three logs that were written last."""
+        logs = sorted(self._logs.glob("*.log"), key=lambda path: path.stat().st_mtime)[-3:]
+        ends = [f"--- {path.name}\n{path.read_text(errors='replace')[-1200:]}" for path in logs]
+        if self._cluster:
+            told = command_output(
+                [
+                    *(
+                        "sh",
+                        "-c",
+                        '"$0" --kubeconfig "$1" get pods -A -o wide 2>&1; "$0" --kubeconfig "$1" get events -A 2>&1 | tail -12',
+                    ),
+                    str(self._cluster.binaries.kubectl),
+                    str(self._cluster.admin_kubeconfig),
+                ]
+            )
+            ends.append(told)
+        return "\n".join(ends)
+
+    def _wait_for_agent(self) -> None:
+        words = ("rollout", "status", f"daemonset/{RELEASE}", "-n", RELEASE_NAMESPACE)
+        self.cluster.kubectl(*words, "--timeout=120s")
+        wait_for("the node offers its cards", self._offers, 60)
+
+    def _offers(self) -> bool:
+        allocatable = self.cluster.get("node", NODE)["status"]["allocatable"]
+        return bool(int(allocatable.get(MEMORY, "0")))
+
+    def _cards(self) -> Sequence[Mapping[str, Any]]:
+        annotations = self.cluster.get("node", NODE)["metadata"].get("annotations", {})
+        return list(json.loads(annotations.get(CARDS, '{"cards": []}'))["cards"])
+
+    def _bytes(self, units: int) -> int:
+        return self._place.card.total_bytes // MIB * units // self._units * MIB
+
+    def _run_pod(self, name: str, script: str, resources: Mapping[str, Any]) -> None:
+        mounts = {str(DEFAULT_STATE): self._state} if self._state else {}
+        self.cluster.apply(pod_root.machine_pod(name, script, resources, MACHINE, mounts))
+        found = self.cluster.wait_for_phase(name, "Running", "Failed", "Succeeded", seconds=30)
+        if found["status"]["phase"] != "Running":
+            log = self.cluster.kubectl("logs", name, "--tail=5")
+            raise RuntimeError(f"{name}: {found['status'].get('message', '')} {log}")
+
+    def _remove(self, *names: str) -> None:
+        self.cluster.kubectl("delete", "pod", "--wait=true", *names)
+
+    def _in(self, name: str, *words: str) -> str:
+        return self.cluster.kubectl("exec", name, "--", *words)
+
+    def _exec(self, name: str, *words: str) -> list[str]:
+        return self._kubectl(["exec", "-i", name, "--", *pod_root.on_card(*words)])
+
+    def _kubectl(self, words: Sequence[str]) -> list[str]:
+        cluster = self.cluster
+        return [str(cluster.binaries.kubectl), f"--kubeconfig={cluster.admin_kubeconfig}", *words]
+
+    def _tell(self, name: str, *words: str) -> Told:
+        return self._told(["exec", "-i", name, "--", *pod_root.on_card(*words)])
+
+    def _told(self, words: Sequence[str]) -> Told:
+        with self._place.running(self._place.base, self._kubectl(words)) as told:
+            return told
+
+    def _nvidia_smi(self, name: str, units: int) -> Row:
+        wanted = self._bytes(units) // MIB
+        what, target = f"nvidia-smi in {name}", f"… / {wanted}MiB"
+        said = self._in(name, "sh", "-c", "nvidia-smi 2>&1 || true")
+        if "not found" in said:
+            return Row(what, target, "not run: no nvidia-smi on this machine")
+        found = SHOWN.search(said)
+        is_met = found is not None and int(found[2]) == wanted
+        return Row(what, target, found[0] if found else said[-200:], is_met)
+
+    def _container(self, name: str) -> str:
+        (status,) = self.cluster.get("pod", name)["status"]["containerStatuses"]
+        return f"{status['containerID'][-12:]}, {status['restartCount']} restarts"
+
+    def _judged(self, row: Row) -> Row:
+        """A simulated card's speed is not this product's."""
+        return shown(row.what, row.measured) if self._simulated else row
