@@ -17,7 +17,10 @@ def main() -> int:
     """Run every step; 1 when something failed or was missed."""
     parser = argparse.ArgumentParser(prog="start", description=__doc__)
     parser.add_argument(
-        "--simulated", metavar="DRIVER", default="", help="version of a simulated driver, or 1 for one of ours"
+        "--simulated",
+        metavar="DRIVER",
+        default="",
+        help="version of a simulated driver, or 1 for one of ours",
     )
     parser.add_argument("--results", type=Path, required=True)
     asked = parser.parse_args()

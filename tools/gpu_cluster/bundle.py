@@ -38,7 +38,7 @@ PACKAGES = (
     *("python3", "iproute2", "iptables", "openssl", "kmod"),
     *("etcd-server", "containernetworking-plugins", "busybox-static"),
 )
-LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/lib/apt/lists", "var/cache")  # fmt: skip
+LEFT_OUT = ("dev", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/lib/apt/lists", "var/cache")  # fmt: skip
 NETWORK_PLUGINS = ("ptp", "host-local", "loopback")
 SITE = "usr/local/lib/python3.11/dist-packages"
 TREE = ("tools", "charts", "samples", "src/find_header.py")

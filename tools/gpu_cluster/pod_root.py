@@ -14,6 +14,7 @@ from tools.harness.cluster.processes import command_output
 MACHINE_IMAGE = "gpu-cluster.local/machine:1"
 PROGRAMS = Path("/opt/programs")
 INSIDE = "/gpu"
+CARD = f"{INSIDE}/card"
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ACCOUNTS = ("etc/passwd", "etc/group", "etc/nsswitch.conf")
 
@@ -30,7 +31,13 @@ def machine_image(machine: Path) -> Image:
 
 
 def machine_pod(
-    name: str, script: str, resources: Mapping[str, Any], machine: Path, mounts: Mapping[str, Path]
+    name: str,
+    script: str,
+    resources: Mapping[str, Any],
+    *,
+    machine: Path,
+    mounts: Mapping[str, Path],
+    more: Sequence[str] = (),
 ) -> dict[str, Any]:
     """A pod that runs a shell script with the machine's programs.
 
@@ -40,9 +47,11 @@ def machine_pod(
         resources: Of its container.
         machine: The machine's root.
         mounts: What else of the node is mounted where in the container.
+        more: Further directories of the machine's root.
     """
-    places = {"/usr": _overlay(machine / "usr", name), INSIDE: PROGRAMS, **mounts}
-    places |= {f"/{n}": machine / n for n in _LINKS if _is_directory(machine / n)}
+    theirs = ["usr", *more, *(each for each in _LINKS if _is_directory(machine / each))]
+    places = {f"/{each}": _overlay(machine / each, name) for each in theirs}
+    places |= {INSIDE: PROGRAMS, **mounts}
     body = {
         "name": "main",
         "image": MACHINE_IMAGE,
@@ -62,18 +71,18 @@ def machine_pod(
 
 
 def on_card(*words: str) -> list[str]:
-    """The command that runs card.c in such a pod."""
-    script = f'CARD_UUID=$NVIDIA_VISIBLE_DEVICES exec {INSIDE}/card "$@"'
-    return ["sh", "-c", script, "sh", *words]
+    """A command of such a pod, with the slice's card in CARD_UUID."""
+    found = "sed -n 's/.*device=\\([^ ]*\\).*/\\1/p' /run/gpu-device-plugin/config/limits"
+    return ["sh", "-c", f'CARD_UUID=$({found}) exec "$@"', "sh", *words]
 
 
-def _overlay(usr: Path, name: str) -> Path:
-    place = Path("/opt/pods") / name
-    directories: Sequence[Path] = [place / each for each in ("up", "work", "usr")]
+def _overlay(lower: Path, name: str) -> Path:
+    place = Path("/opt/pods") / name / lower.name
+    directories: Sequence[Path] = [place / each for each in ("up", "work", "merged")]
     for each in directories:
         each.mkdir(parents=True)
     up, work, merged = map(str, directories)
-    options = f"lowerdir={usr},upperdir={up},workdir={work}"
+    options = f"lowerdir={lower},upperdir={up},workdir={work}"
     command_output(["mount", "-t", "overlay", "-o", options, "overlay", merged])
     return Path(merged)
 

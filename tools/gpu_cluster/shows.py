@@ -1,6 +1,7 @@
 """What slices of this card show in pods of a real kubelet, step by step."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -13,22 +14,22 @@ from tools.gpu import compute, frameworks, limits, memory
 from tools.gpu.card import find
 from tools.gpu.place import MIB, Place, Told, answer, end, library_base, on_card, start
 from tools.gpu_cluster import pod_root
+from tools.gpu_cluster.driver_root import copy_driver
 from tools.harness.cluster.cdi_node import LIBRARIES, CdiNode, lay_out
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
 from tools.harness.cluster.layout import Layout
 from tools.harness.cluster.pods import CORE, MEMORY, slice_of
-from tools.harness.cluster.processes import Program, command_output
+from tools.harness.cluster.processes import Program
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE
 
 MACHINE, OPT = Path("/machine"), Path("/opt")
 STATE = Path("/opt/state")
-PROFILE = "h200"
+PROFILE, DRIVER = "h200", "580.159.04"
 MODE = "ack.node.gpu.schedule=core_mem"
 CARDS = "gpu-device-plugin/cards"
-DIRECTORIES = (LIBRARIES, "usr/lib64", "usr/lib", "lib/x86_64-linux-gnu", "usr/local/nvidia/lib64")
 STAY = "trap 'exit 0' TERM; while :; do sleep 1; done"
 SHOWN = re.compile(r"(\d+)MiB / +(\d+)MiB")
 WINDOW_SECONDS, SIMULATED_SECONDS = 6.0, 1.0
@@ -44,13 +45,14 @@ class Stage:
     """The cluster, the card, and each step's rows."""
 
     def __init__(self, simulated: str, results: Path) -> None:
-        self._simulated = simulated
+        self._simulated = DRIVER if simulated == "1" else simulated
         self._logs = results / "logs"
-        self._driver = OPT / "driver" if simulated else MACHINE
+        self._driver = OPT / "driver"
         self._state = OPT / "driver-state" if simulated else None
         self._programs: list[Program] = []
         self._cluster: Cluster | None = None
         self._seconds = SIMULATED_SECONDS if simulated else WINDOW_SECONDS
+        self._python = os.environ.get("GPU_CLUSTER_PYTHON", "python3")
         self._units = 0
         self._turns = ""
 
@@ -65,7 +67,9 @@ class Stage:
         if self._state:
             programs = [path for path in [MACHINE / "usr/bin/nvidia-smi"] if path.exists()]
             lay_out(self._driver, self._state, PROFILE, self._simulated, programs)
-        base = {**library_base(), "LD_LIBRARY_PATH": str(self._libraries())}
+        else:
+            copy_driver(MACHINE, self._driver)
+        base = {**library_base(), "LD_LIBRARY_PATH": str(self._driver / LIBRARIES)}
         if self._state:
             base["GPU_SIMULATOR_STATE"] = str(self._state)
         card = find(base)
@@ -85,18 +89,6 @@ class Stage:
             shown("card", f"{kind}{card.name}, {card.total_bytes // MIB} MiB, driver {card.driver}")
         ]
 
-    def _libraries(self) -> Path:
-        """The driver's libraries and nothing else of the machine: its C library is not ours."""
-        found = [self._driver / name for name in DIRECTORIES]
-        theirs = next((path for path in found if (path / "libcuda.so.1").exists()), None)
-        if theirs is None:
-            raise FileNotFoundError(f"no libcuda.so.1 in {', '.join(DIRECTORIES)} of the machine")
-        place = OPT / "driver-libraries"
-        place.mkdir()
-        for path in [*theirs.glob("libcuda*.so*"), *theirs.glob("libnvidia*.so*")]:
-            (place / path.name).symlink_to(path)
-        return place
-
     def cluster_up(self) -> Sequence[Row]:
         """Control plane and node, with both images."""
         cluster = Cluster(Layout(STATE, self._logs))
@@ -114,6 +106,9 @@ class Stage:
         self.cluster.kubectl("label", "node", NODE, MODE)
         self._values = ("image.pullPolicy=Never", *node.settings())
         Helm(self.cluster).install(*self._values)
+        return self._offered()
+
+    def _offered(self) -> Sequence[Row]:
         self._wait_for_agent()
         self._units = self._place.card.total_bytes // MIB // 1024
         cards = wait_for("the node's cards are known", self._cards, 60)
@@ -142,7 +137,7 @@ class Stage:
     def memory(self) -> Sequence[Row]:
         """Beyond the slice."""
         limit = self._bytes(2)
-        told = self._tell("first-slice", "fill", "linear", str(limit))
+        told = self._tell("first-slice", pod_root.CARD, "fill", "linear", str(limit))
         return memory.inside_rows("2 units", limit, told)
 
     def shares(self) -> Sequence[Row]:
@@ -155,7 +150,7 @@ class Stage:
             native = compute.rate(self._place.tell(self._place.base, *full))
             rows.append(shown(f"{what}: without a slice", f"{native:.1f} a second"))
             for percent in (30, 60):
-                part = compute.rate(self._tell(f"share-{percent}", *full)) / native
+                part = compute.rate(self._tell(f"share-{percent}", pod_root.CARD, *full)) / native
                 rows.append(self._judged(compute.share_row(what, percent, part)))
         self._remove("share-30", "share-60")
         return rows
@@ -167,7 +162,9 @@ class Stage:
         for name, percent in pods.items():
             self._run_pod(name, STAY, slice_of(2, percent))
         words = ["work", "stream", self._turns, str(max(self._seconds, compute.FEWEST_SECONDS))]
-        processes = [start(self._place.base, self._exec(name, *words)) for name in pods]
+        processes = [
+            start(self._place.base, self._exec(name, pod_root.CARD, *words)) for name in pods
+        ]
         try:
             rates = [compute.rate(answer(process)) for process in processes]
         finally:
@@ -194,11 +191,12 @@ class Stage:
         units = min(8, self._units)
         self._run_pod("pytorch", STAY, slice_of(units, 60))
         script = "import torch; print(torch.__version__, torch.cuda.is_available())"
-        version = self._in("pytorch", "sh", "-c", f"python3 -c '{script}' 2>&1 || true").strip()
+        version = self._in(
+            "pytorch", "sh", "-c", f"{self._python} -c '{script}' 2>&1 || true"
+        ).strip()
         if not version.endswith("True"):
             return [Row("PyTorch", "refused at the cap", f"not run: {version[-200:]}")]
-        words = ["sh", "-c", "CARD_UUID=$NVIDIA_VISIBLE_DEVICES exec python3 /gpu/torch_fill.py"]
-        told = self._told(["exec", "-i", "pytorch", "--", *words])
+        told = self._tell("pytorch", self._python, f"{pod_root.INSIDE}/torch_fill.py")
         self._remove("pytorch")
         return [
             shown("PyTorch", version),
@@ -207,14 +205,10 @@ class Stage:
 
     def upgrade(self) -> Sequence[Row]:
         """Another tag of the image, and another kubelet, while a program runs in its slice."""
-        card = f"{pod_root.INSIDE}/card work stream {self._turns} {OVER_SECONDS}"
+        card = f"{pod_root.CARD} work stream {self._turns} {OVER_SECONDS}"
         self._run_pod("kept", f"{card}; {STAY}", slice_of(2, 30))
         before = self._container("kept")
-        version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-        name = f"localhost/gpu-device-plugin:{version}"
-        self.cluster.node.tag(name, f"{name}-next")
-        Helm(self.cluster).install(*self._values, f"image.tag={version}-next")
-        self._wait_for_agent()
+        self._upgraded()
         self.cluster.restart_kubelet()
         self.cluster.wait_until_ready()
         wait_for("the node offers its cards again", self._offers, 60)
@@ -229,6 +223,13 @@ class Stage:
         rows = [kept, work, smi, self._nvidia_smi("after", 2)]
         self._remove("kept", "after")
         return rows
+
+    def _upgraded(self) -> None:
+        version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+        name = f"localhost/gpu-device-plugin:{version}"
+        self.cluster.node.tag(name, f"{name}-next")
+        Helm(self.cluster).install(*self._values, f"image.tag={version}-next")
+        self._wait_for_agent()
 
     def driver_limits(self) -> Sequence[Row]:
         """Whether this machine's driver could hold memory limits by itself."""
@@ -262,19 +263,9 @@ class Stage:
     def log_end(self) -> str:
         """Of the three logs that were written last."""
         logs = sorted(self._logs.glob("*.log"), key=lambda path: path.stat().st_mtime)[-3:]
-        ends = [f"--- {path.name}\n{path.read_text(errors='replace')[-1200:]}" for path in logs]
+        ends = [f"--- {path.name}\n{path.read_text(errors='replace')[-600:]}" for path in logs]
         if self._cluster:
-            told = command_output(
-                [
-                    *(
-                        "sh",
-                        "-c",
-                        '"$0" --kubeconfig "$1" get pods -A -o wide 2>&1; "$0" --kubeconfig "$1" get events -A 2>&1 | tail -12',
-                    ),
-                    str(self._cluster.binaries.kubectl),
-                    str(self._cluster.admin_kubeconfig),
-                ]
-            )
+            told = self.cluster.kubectl("get", "pods,events", "-A", "-o", "wide")[-3000:]
             ends.append(told)
         return "\n".join(ends)
 
@@ -296,7 +287,12 @@ class Stage:
 
     def _run_pod(self, name: str, script: str, resources: Mapping[str, Any]) -> None:
         mounts = {str(DEFAULT_STATE): self._state} if self._state else {}
-        self.cluster.apply(pod_root.machine_pod(name, script, resources, MACHINE, mounts))
+        # Where the machine's own Python is outside /usr.
+        more = {*Path(self._python).parts[1:2]} - {"usr", "bin"}
+        body = pod_root.machine_pod(
+            name, script, resources, machine=MACHINE, mounts=mounts, more=sorted(more)
+        )
+        self.cluster.apply(body)
         found = self.cluster.wait_for_phase(name, "Running", "Failed", "Succeeded", seconds=30)
         if found["status"]["phase"] != "Running":
             log = self.cluster.kubectl("logs", name, "--tail=5")
@@ -309,17 +305,12 @@ class Stage:
         return self.cluster.kubectl("exec", name, "--", *words)
 
     def _exec(self, name: str, *words: str) -> list[str]:
-        return self._kubectl(["exec", "-i", name, "--", *pod_root.on_card(*words)])
-
-    def _kubectl(self, words: Sequence[str]) -> list[str]:
-        cluster = self.cluster
-        return [str(cluster.binaries.kubectl), f"--kubeconfig={cluster.admin_kubeconfig}", *words]
+        command = [str(self.cluster.binaries.kubectl), "--kubeconfig"]
+        command += [str(self.cluster.admin_kubeconfig), "exec", "-i", name, "--"]
+        return [*command, *pod_root.on_card(*words)]
 
     def _tell(self, name: str, *words: str) -> Told:
-        return self._told(["exec", "-i", name, "--", *pod_root.on_card(*words)])
-
-    def _told(self, words: Sequence[str]) -> Told:
-        with self._place.running(self._place.base, self._kubectl(words)) as told:
+        with self._place.running(self._place.base, self._exec(name, *words)) as told:
             return told
 
     def _nvidia_smi(self, name: str, units: int) -> Row:

@@ -67,6 +67,9 @@ mkdir -p "$results" && results=$(cd "$results" && pwd) || exit 1
 if [ "${GPU_CLUSTER_INSIDE-}" != 1 ]; then
     look "$@"
     [ -z "$refused" ] || bare
+    # The one that may have PyTorch, by the name that it has here.
+    GPU_CLUSTER_PYTHON=$(command -v "${PYTHON_GPU:-python3}" || echo python3)
+    export GPU_CLUSTER_PYTHON
     GPU_CLUSTER_INSIDE=1 exec "$box" unshare -m -n /bin/sh "$here/start" "$@"
 fi
 echo "==> unpacking"
@@ -81,5 +84,6 @@ cd /opt/tree || exit 1
 # bash stays as the first process: it reaps what the containers' shims leave behind.
 # shellcheck disable=SC2016
 exec env -i PATH=$PATH HOME=/root LANG=C.UTF-8 PYTHONPATH=/opt/tree GPU_DEVICE_PLUGIN_CACHE=/opt/cache GPU_DEVICE_PLUGIN_E2E=1 \
+    GPU_CLUSTER_PYTHON="$GPU_CLUSTER_PYTHON" \
     unshare --pid --fork --kill-child --mount-proc -- bash -c '"$@"; exit $?' gpu-cluster \
     python3 -m tools.gpu_cluster "$@" --results "/machine$results"
