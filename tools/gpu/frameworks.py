@@ -183,9 +183,10 @@ def _work(place: Place, kind: str) -> list[Row]:
         )
         with place.running(inside, command) as told:
             rows.append(kept_row(WORK[kind], percent, rate(told) / native))
-            rows.append(_right(f"{WORK[kind]}, {percent} %: relative error", told["error"]))
+            rows.append(right_row(f"{WORK[kind]}, {percent} %: relative error", told["error"]))
     return rows
 
 
-def _right(what: str, error: float) -> Row:
+def right_row(what: str, error: float) -> Row:
+    """Whether products are what they should be."""
     return Row(what, f"≤ {_MOST_ERROR:g}", f"{error:.1e}", error <= _MOST_ERROR)

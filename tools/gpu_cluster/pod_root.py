@@ -32,18 +32,18 @@ def machine_image(machine: Path) -> Image:
 
 def machine_pod(
     name: str,
-    script: str,
+    command: Sequence[str],
     resources: Mapping[str, Any],
     *,
     machine: Path,
     mounts: Mapping[str, Path],
     more: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A pod that runs a shell script with the machine's programs.
+    """A pod that runs a command of the machine's.
 
     Args:
         name: Of the pod.
-        script: For sh.
+        command: Its command.
         resources: Of its container.
         machine: The machine's root.
         mounts: What else of the node is mounted where in the container.
@@ -56,7 +56,7 @@ def machine_pod(
         "name": "main",
         "image": MACHINE_IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["/bin/sh", "-c", script],
+        "command": list(command),
         "env": [{"name": "PATH", "value": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}],
         "resources": dict(resources),
         "volumeMounts": [
@@ -71,9 +71,10 @@ def machine_pod(
 
 
 def on_card(*words: str) -> list[str]:
-    """A command of such a pod, with the slice's card in CARD_UUID."""
+    """A command of such a pod, which is told the slice's card: a simulated driver shows all cards to everybody."""
     found = "sed -n 's/.*device=\\([^ ]*\\).*/\\1/p' /run/gpu-device-plugin/config/limits"
-    return ["sh", "-c", f'CARD_UUID=$({found}) exec "$@"', "sh", *words]
+    script = f'CARD_UUID=$({found}); export CARD_UUID CUDA_VISIBLE_DEVICES=$CARD_UUID; "$@"'
+    return ["sh", "-c", script, "sh", *words]
 
 
 def _overlay(lower: Path, name: str) -> Path:

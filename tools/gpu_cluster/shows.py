@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from tools.harness.cluster.cdi_node import LIBRARIES, CdiNode, lay_out
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
 from tools.harness.cluster.layout import Layout
-from tools.harness.cluster.pods import CORE, MEMORY, slice_of
-from tools.harness.cluster.processes import Program
+from tools.harness.cluster.pods import CORE, FOREVER, MEMORY, slice_of
+from tools.harness.cluster.processes import Program, ProgramError
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.simulation.simulated_node import DEFAULT_STATE
@@ -30,7 +31,7 @@ STATE = Path("/opt/state")
 PROFILE, DRIVER = "h200", "580.159.04"
 MODE = "ack.node.gpu.schedule=core_mem"
 CARDS = "gpu-device-plugin/cards"
-STAY = "trap 'exit 0' TERM; while :; do sleep 1; done"
+STAY = ("sh", "-c", FOREVER)
 SHOWN = re.compile(r"(\d+)MiB / +(\d+)MiB")
 WINDOW_SECONDS, SIMULATED_SECONDS = 6.0, 1.0
 OVER_SECONDS = 45
@@ -47,12 +48,14 @@ class Stage:
     def __init__(self, simulated: str, results: Path) -> None:
         self._simulated = DRIVER if simulated == "1" else simulated
         self._logs = results / "logs"
+        shutil.rmtree(self._logs, ignore_errors=True)  # of an earlier try
         self._driver = OPT / "driver"
         self._state = OPT / "driver-state" if simulated else None
         self._programs: list[Program] = []
         self._cluster: Cluster | None = None
         self._seconds = SIMULATED_SECONDS if simulated else WINDOW_SECONDS
         self._python = os.environ.get("GPU_CLUSTER_PYTHON", "python3")
+        self._version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
         self._units = 0
         self._turns = ""
 
@@ -105,7 +108,7 @@ class Stage:
         self._programs.append(node.start_plugin(self._logs / "nri-plugin.log"))
         self.cluster.kubectl("label", "node", NODE, MODE)
         self._values = ("image.pullPolicy=Never", *node.settings())
-        Helm(self.cluster).install(*self._values)
+        Helm(self.cluster).install(*self._values, f"image.tag={self._version}")
         return self._offered()
 
     def _offered(self) -> Sequence[Row]:
@@ -128,7 +131,7 @@ class Stage:
         sample = yaml.safe_load((CHART.parents[1] / "samples/first-slice.yaml").read_text())
         resources = sample["spec"]["containers"][0]["resources"]
         begin_seconds = time.monotonic()
-        self._run_pod("first-slice", STAY, resources)
+        self._run_pod("first-slice", resources)
         started = shown(
             "from kubectl apply to Running", f"{time.monotonic() - begin_seconds:.1f} s"
         )
@@ -144,7 +147,7 @@ class Stage:
         """One pod at a time, against the same program outside."""
         rows: list[Row] = []
         for percent in (30, 60):
-            self._run_pod(f"share-{percent}", STAY, slice_of(2, percent))
+            self._run_pod(f"share-{percent}", slice_of(2, percent))
         for what, words in KINDS.items():
             full = [*words, *([self._turns] if words[0] == "work" else []), f"{self._seconds:g}"]
             native = compute.rate(self._place.tell(self._place.base, *full))
@@ -160,7 +163,7 @@ class Stage:
         self._remove("first-slice")
         pods = {"first-30": 30, "second-30": 30, "only-40": 40}
         for name, percent in pods.items():
-            self._run_pod(name, STAY, slice_of(2, percent))
+            self._run_pod(name, slice_of(2, percent))
         words = ["work", "stream", self._turns, str(max(self._seconds, compute.FEWEST_SECONDS))]
         processes = [
             start(self._place.base, self._exec(name, pod_root.CARD, *words)) for name in pods
@@ -179,56 +182,59 @@ class Stage:
         ]
 
     def pytorch(self) -> Sequence[Row]:
-        """Memory up to the cap, in the machine's own PyTorch."""
+        """The machine's own PyTorch: memory up to the cap, then its share and its numbers."""
+        what, target = "PyTorch", "refused at the cap"
         if self._simulated:
-            return [
-                Row(
-                    "PyTorch",
-                    "refused at the cap",
-                    "not run: it does not start on a simulated driver",
-                )
-            ]
-        units = min(8, self._units)
-        self._run_pod("pytorch", STAY, slice_of(units, 60))
+            return [Row(what, target, "not run: it does not start on a simulated driver")]
+        units = min(8, self._units // 4)
+        for percent in (100, 60, 30):
+            self._run_pod(f"torch-{percent}", slice_of(units, percent))
         script = "import torch; print(torch.__version__, torch.cuda.is_available())"
-        version = self._in(
-            "pytorch", "sh", "-c", f"{self._python} -c '{script}' 2>&1 || true"
-        ).strip()
+        asked = f"{self._python} -c '{script}' 2>&1 || true"
+        version = self._in("torch-60", "sh", "-c", asked).strip()
         if not version.endswith("True"):
-            return [Row("PyTorch", "refused at the cap", f"not run: {version[-200:]}")]
-        told = self._tell("pytorch", self._python, f"{pod_root.INSIDE}/torch_fill.py")
-        self._remove("pytorch")
-        return [
-            shown("PyTorch", version),
-            *frameworks.fill_rows("in a pod", self._bytes(units), told),
-        ]
+            return [Row(what, target, f"not run: {version[-200:]}")]
+        program = f"{pod_root.INSIDE}/torch_fill.py"
+        told = self._tell("torch-60", self._python, program)
+        rows = [shown(what, version), *frameworks.fill_rows("in a pod", self._bytes(units), told)]
+        words = [self._python, program.replace("fill", "work"), "gemm", f"{self._seconds:g}"]
+        all_of_it = 0.0
+        for percent in (100, 60, 30):
+            told = self._tell(f"torch-{percent}", *words)
+            all_of_it = all_of_it or compute.rate(told)
+            part = compute.rate(told) / all_of_it
+            rows.append(compute.share_row("PyTorch's products, of those at 100 %", percent, part))
+            rows.append(
+                frameworks.right_row(f"PyTorch, {percent} %: relative error", told["error"])
+            )
+            self._remove(f"torch-{percent}")
+        return rows
 
     def upgrade(self) -> Sequence[Row]:
         """Another tag of the image, and another kubelet, while a program runs in its slice."""
-        card = f"{pod_root.CARD} work stream {self._turns} {OVER_SECONDS}"
-        self._run_pod("kept", f"{card}; {STAY}", slice_of(2, 30))
+        words = f"{pod_root.CARD} work stream {self._turns} {OVER_SECONDS}; {FOREVER}"
+        self._run_pod("kept", slice_of(2, 30), pod_root.on_card("sh", "-c", words))
         before = self._container("kept")
         self._upgraded()
         self.cluster.restart_kubelet()
         self.cluster.wait_until_ready()
         wait_for("the node offers its cards again", self._offers, 60)
-        log = wait_for("its work is done", lambda: self.cluster.kubectl("logs", "kept"), 90, 0.5)
+        log = wait_for("its work is done", lambda: self._log("kept"), 90, 0.5)
         native = 1e9 / self._place.tell(self._place.base, "solo", "stream", self._turns)["piece_ns"]
         after = self._container("kept")
         kept = Row("the container that ran meanwhile", before, after, before == after)
         part = compute.rate(json.loads(log.splitlines()[0])) / native
         work = self._judged(compute.share_row("its work meanwhile", 30, part))
         smi = self._nvidia_smi("kept", 2)
-        self._run_pod("after", STAY, slice_of(2, 30))
+        self._run_pod("after", slice_of(2, 30))
         rows = [kept, work, smi, self._nvidia_smi("after", 2)]
         self._remove("kept", "after")
         return rows
 
     def _upgraded(self) -> None:
-        version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-        name = f"localhost/gpu-device-plugin:{version}"
+        name = f"localhost/gpu-device-plugin:{self._version}"
         self.cluster.node.tag(name, f"{name}-next")
-        Helm(self.cluster).install(*self._values, f"image.tag={version}-next")
+        Helm(self.cluster).install(*self._values, f"image.tag={self._version}-next")
         self._wait_for_agent()
 
     def driver_limits(self) -> Sequence[Row]:
@@ -265,7 +271,7 @@ class Stage:
         logs = sorted(self._logs.glob("*.log"), key=lambda path: path.stat().st_mtime)[-3:]
         ends = [f"--- {path.name}\n{path.read_text(errors='replace')[-600:]}" for path in logs]
         if self._cluster:
-            told = self.cluster.kubectl("get", "pods,events", "-A", "-o", "wide")[-3000:]
+            told = self.cluster.kubectl("get", "pods,events", "-A")[-3000:]
             ends.append(told)
         return "\n".join(ends)
 
@@ -285,12 +291,20 @@ class Stage:
     def _bytes(self, units: int) -> int:
         return self._place.card.total_bytes // MIB * units // self._units * MIB
 
-    def _run_pod(self, name: str, script: str, resources: Mapping[str, Any]) -> None:
+    def _log(self, name: str) -> str:
+        try:
+            return self.cluster.kubectl("logs", name)
+        except ProgramError:  # the kubelet has just begun
+            return ""
+
+    def _run_pod(
+        self, name: str, resources: Mapping[str, Any], command: Sequence[str] = STAY
+    ) -> None:
         mounts = {str(DEFAULT_STATE): self._state} if self._state else {}
         # Where the machine's own Python is outside /usr.
         more = {*Path(self._python).parts[1:2]} - {"usr", "bin"}
         body = pod_root.machine_pod(
-            name, script, resources, machine=MACHINE, mounts=mounts, more=sorted(more)
+            name, command, resources, machine=MACHINE, mounts=mounts, more=sorted(more)
         )
         self.cluster.apply(body)
         found = self.cluster.wait_for_phase(name, "Running", "Failed", "Succeeded", seconds=30)
