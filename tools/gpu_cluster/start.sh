@@ -52,7 +52,7 @@ bare() {
     unpack "$place"
     cd "$place/opt/tree" || exit 1
     PYTHONPATH=$place/opt/nvml python3 -m tools.gpu --native "$place/opt/native" --program "$place/opt/programs/card" \
-        --keep "$results/gpu.json" --document "$results/gpu.md"
+        --keep "$results/gpu.json" --document "$results/bare-card"
     exit
 }
 
