@@ -87,6 +87,20 @@ async def test_what_was_fetched_is_known_where_the_kubelet_does_not_ask_first() 
     assert node.caller_lookup.specs() == {POD.key: TEXT, other.ref.key: other}
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_refused_pods_text_is_not_taken_for_the_next_pod_of_its_name(
+    *, is_named: bool
+) -> None:
+    """With other wishes, and equal amounts; whether the refused call's pod was known, or one of several."""
+    node = Node()
+    asked = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller
+    node.caller_lookup.forget(asked if is_named else None)
+    node.text = replace(TEXT, ref=replace(POD, uid="uid-2"))
+
+    again = await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    assert again.caller.request == node.text
+
+
 async def test_the_watch_has_the_last_word() -> None:
     """What it tells later counts."""
     node = Node()

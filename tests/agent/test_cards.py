@@ -14,7 +14,6 @@ from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation import driver_library
 
 NEEDS_RESET_BUT_ASKS_NOTHING = 8  # not in the table of XIDs
-OUT_SECONDS = 10
 ALL = {MEM: 60, CORE: 400, COUNT: 4}
 THREE = {MEM: 45, CORE: 300, COUNT: 3}
 
@@ -39,6 +38,25 @@ async def test_the_annotation_of_cards_says_why_a_card_is_out_and_since_when() -
     async with running_rig() as rig:
         rig.cards.xid(1, NEEDS_RESET_BUT_ASKS_NOTHING)
         await until(lambda: re.search(told, rig.annotations().get(CARDS_ANNOTATION, "")), 20)
+
+
+async def test_a_lost_card_stays_in_the_annotation_of_cards_and_an_unplugged_one_leaves_it() -> (
+    None
+):
+    """NVML opened anew tells not even its UUID, whether the agent has begun with it or found it lost."""
+    async with running_rig(is_hasty=True) as rig:
+        rig.cards.lose(1)
+        rig.cards.unplug(3)
+
+        def named() -> list[tuple[int, bool]]:
+            told = rig.annotations().get(CARDS_ANNOTATION, '{"cards":[]}')
+            cards = json.loads(told)["cards"]
+            return [(card["index"], card["healthy"]) for card in cards]
+
+        there = [(0, True), (1, False), (2, True)]
+        await until(lambda: named() == there, 20, named)
+        await rig.restart_agent()
+        await until(lambda: named() == there, 20, named)
 
 
 async def test_a_card_that_fails_between_the_kubelets_two_calls_gets_no_pod() -> None:

@@ -196,19 +196,37 @@ async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts()
         assert (await rig.admit("later", slice_of(2, 30))).is_admitted
 
 
+async def watched_no_more(rig: Rig) -> None:
+    """The agent's watch of pods is there, and tells nothing from now on."""
+    asked = rig.api.requests
+    await until(lambda: any(r.path == "/api/v1/pods" and "watch" in r.query for r in asked), 10)
+    rig.api.is_mute = True
+
+
+async def test_a_refused_pod_is_made_again_with_another_text_while_the_watch_is_behind() -> None:
+    """The text fetched of the first one was taken for the second one's."""
+    async with two_cards(mode="core_mem") as rig:
+        await watched_no_more(rig)
+        assert (await rig.admit("other", slice_of(10, 30))).is_admitted
+        assert "5 of 15 units free" in (await rig.admit("again", slice_of(16, 30))).message
+        await rig.delete(rig.uid("again"))
+        corrected = await rig.admit("again", slice_of(8, 30), labels=ALONE)
+        assert corrected.is_admitted, corrected.message
+        refused = await rig.admit("late", slice_of(6, 30))
+        assert "held by a pod that wants no other beside it" in refused.message
+
+
 @pytest.mark.parametrize("is_known", [False, True], ids=["new name", "name of one before"])
 async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts_and_the_watch_is_behind(
     *, is_known: bool
 ) -> None:
     """Of the others the watch has nothing, or only the pod before; the first call's List lacks them."""
     async with two_cards(mode="core_mem") as rig:
-        asked = rig.api.requests
-        await until(lambda: any(r.path == "/api/v1/pods" and "watch" in r.query for r in asked), 10)
         for name in ("first", "second") if is_known else ():
             assert (await rig.admit(name, slice_of(2, 30))).is_admitted
             path = f"/api/v1/namespaces/default/pods/{name}"
             await until(partial(rig.annotations, path), 10)  # so the watch has it
-        rig.api.is_mute = True
+        await watched_no_more(rig)
         for uid in tuple(rig.kubelet.pods):
             await rig.delete(uid)
         for name in ("first", "second"):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tests.histories.shapes import OF_EXCLUSIVE, OF_MIG, OF_NVIDIA, SHAPES, TIGHT, WARM
+from tests.histories.shapes import OF_EXCLUSIVE, OF_MIG, OF_NVIDIA, OF_REPLACED, SHAPES, TIGHT, WARM
 from tests.histories.steps import QUIET, Step
 from tests.histories.troubles import CONFIGURATIONS
 
@@ -48,9 +48,11 @@ def _nvidia(*further: Step, mode: str = "default") -> tuple[Step, ...]:
 
 
 _SPREAD = (Step("placement", 0.0, {"policy": "spread"}),)
+_BEHIND = (Step("api_behind", 3.0, {"seconds": 300.0, "lag": 60.0}),)
 _WORLDS: tuple[tuple[World, int], ...] = (
     (World((), WARM, SHAPES), 26),
     (World((), OF_EXCLUSIVE, OF_EXCLUSIVE, 4, ("replace", "replace", "restart_kubelet")), 8),
+    (World(_BEHIND, OF_REPLACED, OF_REPLACED, 4, ("replace", "create")), 6),
     (World(_SPREAD, WARM, (*SHAPES, *TIGHT, *TIGHT, *TIGHT)), 26),
     (World((Step("label", 5.0, {"mode": "share"}),), ("memory",), SHAPES), 6),
     (World((Step("card_small", 5.0, {"card": 1}),), WARM, SHAPES, 6), 4),
@@ -216,6 +218,7 @@ _MAKERS: tuple[tuple[_Maker, int], ...] = (
 )
 _CHOICES = [maker for maker, weight in _MAKERS for _ in range(weight)]
 _MORE = {
+    "create": _create,
     "replace": _replace,
     "restart_kubelet": _restart_kubelet,
     "card_cut": _of_card("card_cut", instances=_one(0, 0, 3)),

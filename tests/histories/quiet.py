@@ -8,13 +8,20 @@ from tests.histories.driver import SimulatedCard
 from tests.histories.node import MODE_LABEL, NODE_PATH, Node
 from tests.histories.pods import Life, path_of
 from tests.histories.shapes import CORE, COUNT, GPU, INSTANCE, MEM, WHOLE
-from tests.histories.truth import against_the_rules, card_of_device, grants, held, holds
+from tests.histories.truth import (
+    against_the_rules,
+    card_of_device,
+    grants,
+    held,
+    holds,
+    may_list_be_short,
+)
 from tools.harness.kubelet_pods import StandInPod
 from tools.harness.kubelet_registry import CHECKPOINT_NAME
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.lifetime import ABSENT_SECONDS, KUBELET_SETTLE_SECONDS
+from gpu_device_plugin.domain.grants.lifetime import ABSENT_SECONDS
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.kubelet.checkpoint import read_checkpoint
 
@@ -55,7 +62,7 @@ def disagreements(node: Node) -> Iterator[str]:
 def _not_granted(node: Node, life: Life, mine: list[Grant]) -> Iterator[str]:
     has = held(node, life)
     # What a call that was cut off left of a grant ends in the second pass of a settled kubelet.
-    is_early = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + 2 * ABSENT_SECONDS)
+    is_early = may_list_be_short(node, 2 * ABSENT_SECONDS)
     for grant in mine:
         if not grant.holder.is_handed_on:
             ids = {r: set(grant.ids(r)) for r in {MEM, CORE, *grant.units}}
@@ -106,7 +113,7 @@ def noted_grants(node: Node) -> list[Grant]:
 
     And those of living pods that the kubelet has forgotten.
     """
-    is_unsure = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + 2 * ABSENT_SECONDS)
+    is_unsure = may_list_be_short(node, 2 * ABSENT_SECONDS)
     forgotten = {life.pod.uid for life in node.pods.living() if life.is_forgotten}
     return [grant for grant in grants(node) if is_unsure or grant.pod.uid in forgotten]
 
@@ -114,11 +121,6 @@ def noted_grants(node: Node) -> list[Grant]:
 def noted_devices(node: Node) -> set[str]:
     """The devices of `noted_grants`."""
     return {device for grant in noted_grants(node) for device in grant.devices}
-
-
-def _is_up_less_than(node: Node, seconds: float) -> bool:
-    """For how long the agent has known the kubelet, which List needs to be whole."""
-    return node.machine.loop.now - max(node.kubelet_since, node.agent_since) < seconds
 
 
 def _cut(
@@ -174,7 +176,7 @@ def _is_empty(node: Node) -> bool:
     """
     living = node.pods.living()
     forgotten = [life.pod for life in living if life.is_forgotten]
-    is_unsure = _is_up_less_than(node, KUBELET_SETTLE_SECONDS + ABSENT_SECONDS)
+    is_unsure = may_list_be_short(node, ABSENT_SECONDS)
     return not any(held(node, life) for life in living) and not any(
         is_unsure or any(_is_of(grant, pod) for pod in forgotten) for grant in grants(node)
     )

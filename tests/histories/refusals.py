@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from tests.histories.pods import Life
 from tests.histories.shapes import ALONE, CARDS_LABEL, FRACTIONS, MEM
-from tests.histories.truth import grants
+from tests.histories.truth import grants, may_list_be_short
 from tools.harness.kubelet_pods import StandInContainer
 
+from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
-from gpu_device_plugin.domain.grants.lifetime import KUBELET_SETTLE_SECONDS
 from gpu_device_plugin.domain.node.pods import ContainerKind
 
 if TYPE_CHECKING:
@@ -296,17 +296,15 @@ def _is_unsure_who_lives(node: "Node", life: Life) -> bool:
         (other.is_static and other.refused_by) or other.was_short
         for other in node.pods.lives.values()
     )
-    is_late = _is_list_short(node) and (node.api.faults.lag_seconds > 0 or is_untold)
+    is_late = may_list_be_short(node, PASS_SECONDS) and (
+        node.api.faults.lag_seconds > 0 or is_untold
+    )
     return is_late or _is_half_lost(node) or _is_spec_unknown(node, life)
-
-
-def _is_list_short(node: "Node") -> bool:
-    return node.machine.loop.now - node.kubelet_since < KUBELET_SETTLE_SECONDS
 
 
 def _is_untold(node: "Node", life: Life) -> bool:
     """List may be short, and the API server, whose word alone ends a pod then, is away."""
-    return _is_list_short(node) and is_api_wrong(node, life)
+    return may_list_be_short(node, PASS_SECONDS) and is_api_wrong(node, life)
 
 
 def _is_half_lost(node: "Node") -> bool:
@@ -314,7 +312,11 @@ def _is_half_lost(node: "Node") -> bool:
 
     The kubelet has lost it, or was stopped while it admitted the pod, which it does again.
     """
-    cut_off = {grant.pod.uid for grant in grants(node)} if _is_list_short(node) else set()
+    cut_off = (
+        {grant.pod.uid for grant in grants(node)}
+        if may_list_be_short(node, PASS_SECONDS)
+        else set()
+    )
     return any(
         (life.is_forgotten or (life.pod.uid in cut_off and life.phase == "Pending"))
         and {c.name for c in life.pod.containers} - {*life.running, *life.done}

@@ -33,6 +33,7 @@ _SHAPES: Mapping[str, tuple[StandInContainer, ...]] = {
     "half": (_asks("main", 7, 50),),
     "whole": (_asks("main", 15, 100),),
     "alone": (_asks("main", 4, 20),),
+    "as alone": (_asks("main", 4, 20),),
     "alone, init": (_asks("prepare", 3, 20, _INIT), _asks("main", 3, 20)),
     "several": (_asks("one", 2, 20), _asks("two", 3, 10), _asks("none", 0, 0)),
     "init": (_asks("prepare", 4, 20, _INIT), _asks("main", 4, 20)),
@@ -73,6 +74,8 @@ TIGHT = ("half", "half", "quarter", "several", "sidecar, init", "bigger init", "
 """Those for which both cards together soon have room, and neither of them has."""
 OF_EXCLUSIVE = ("alone", "alone, init", "alone, init", "small", "plain")
 """Where a card is for one pod alone, and soon for another."""
+OF_REPLACED = ("alone", "as alone", "as alone", "half", "half", "too big")
+"""Of equal amounts with and without that wish, and such as are refused and asked for again with less."""
 FIT_WITHOUT_COMPUTE = frozenset({"memory", "two cards", "nothing"})
 """What modes cgpu and share give."""
 FIT_WITH_COMPUTE = frozenset(SHAPES) - {

@@ -11,6 +11,7 @@ from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, GrantStore
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.lifetime import KUBELET_SETTLE_SECONDS
 from gpu_device_plugin.errors import StateError
 
 if TYPE_CHECKING:
@@ -114,3 +115,9 @@ def against_the_rules(node: "Node", life: Life) -> bool:
         for path, value in node.api.objects.items()
         if "/events/" in path
     )
+
+
+def may_list_be_short(node: "Node", longer_seconds: float) -> bool:
+    """Whether List may lack pods, or did until some seconds ago, for all that the agent knows."""
+    known_since = max(node.kubelet_since, node.agent_since)
+    return node.machine.loop.now - known_since < KUBELET_SETTLE_SECONDS + longer_seconds

@@ -261,7 +261,8 @@ class CardInventory:
         named = (slot.index for slot in inventory.unreadable if slot.uuid == card.uuid)
         # One that does not even tell its UUID is where this card was.
         nameless = {slot.index for slot in inventory.unreadable if not slot.uuid}
-        last = (c.index for c in self._remembered if c.uuid == card.uuid and c.index in nameless)
+        before = (c.index for c in (card, *self._remembered) if c.uuid == card.uuid)
+        last = (index for index in before if index in nameless)
         return next(chain(named, last), CardIndex(-1))
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:

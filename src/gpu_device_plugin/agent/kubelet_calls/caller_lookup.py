@@ -55,6 +55,9 @@ class CallerLookup:
         self._fetched: Specs = {}
         self._replaced: frozenset[PodRef] = frozenset()
         """Pods of whose end a GET has told: another has the name."""
+        self._past: frozenset[PodRef] = frozenset()
+        """Pods of the watch that ask no more: they were refused, or their grants are over."""
+        self._granted: frozenset[PodRef] = frozenset()
         self._over: frozenset[str] = frozenset()
         self.left_running: frozenset[str] = frozenset()
         """Pods that were gone at the last call, but for a process."""
@@ -69,8 +72,19 @@ class CallerLookup:
         names = frozenset(pod.key for pod in steady)
         there = (self._seen.keys() & {pod.key for pod in listed}) | names
         self._seen = {key: self._seen.get(key, "") for key in there}
+        known = {spec.ref for spec in self.sources.specs().values()}
+        self._past = frozenset(pod for pod in self._past if pod in known or pod.key in there)
         # One that is gone may be made again under its name, with another spec.
         self._fetched = {key: spec for key, spec in self._fetched.items() if key in names}
+
+    def forget(self, refused: Caller | None) -> None:
+        """A call was refused, whoever made it: its pod may be made again under its name, with another spec."""
+        self._past |= {refused.pod} if refused else set()
+        self._fetched = {
+            key: spec
+            for key, spec in self._fetched.items()
+            if self._live.ledger.of_pod(spec.ref) and not (refused and refused.pod.key == key)
+        }
 
     def specs(self) -> Specs:
         """The pod specs of the watch, and those fetched of pods that it does not have yet.
@@ -81,10 +95,18 @@ class CallerLookup:
         return {**self._fetched, **self._current(watched)} if watched else watched
 
     def _current(self, watched: Specs) -> Specs:
-        """Those of the watch but for pods that were replaced under their names, as a GET has told."""
-        if not self._replaced:
+        """Those of the watch but for pods whose names others may have, or have as a GET has told."""
+        granted = frozenset(grant.pod for grant in self._live.ledger.grants.values())
+        self._past |= self._granted - granted
+        self._granted = granted
+        if not (self._past or self._replaced):
             return watched
-        return {key: spec for key, spec in watched.items() if spec.ref not in self._replaced}
+
+        def is_other(spec: PodRequest) -> bool:
+            is_past = spec.ref in self._past and not spec.is_finished
+            return is_past or spec.ref in self._replaced
+
+        return {key: spec for key, spec in watched.items() if not is_other(spec)}
 
     async def identify(
         self,
@@ -112,7 +134,7 @@ class CallerLookup:
         self._over = witnesses.over(self._live.ledger)
         if offered is not None:
             ledger, over = self._live.ledger, self._over
-            self._over -= not_taken_back(ledger, over, call.resource, offered, specs)
+            self._over -= not_taken_back(ledger, over, call.resource, offered, witnesses.ended)
         left = witnesses.left_running(self._live.ledger)
         self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
         living = self.living

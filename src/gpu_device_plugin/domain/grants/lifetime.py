@@ -175,7 +175,7 @@ def not_taken_back(
     over: frozenset[str],
     resource: str,
     offered: frozenset[str],
-    specs: Mapping[PodKey, PodRequest],
+    ended: frozenset[PodRef],
 ) -> frozenset[str]:
     """Those of `over` of whose units of `resource` the kubelet offers none, and nobody else has any.
 
@@ -187,7 +187,7 @@ def not_taken_back(
     held = {
         key: frozenset(grant.ids(resource))
         for key, grant in grants.items()
-        if not (specs and is_over(grant.pod, specs) and any(s.is_exclusive for s in grant.shares))
+        if not (grant.pod in ended and any(s.is_exclusive for s in grant.shares))
     }
     return frozenset(key for key, ids in held.items() if ids and ids.isdisjoint(elsewhere))
 
