@@ -83,8 +83,17 @@ def untruths(node: Node) -> Iterator[str]:
         and away.isdisjoint(pods[life.pod.uid].units)
         and not against_the_rules(node, life)
         and not (pods[life.pod.uid].devices and may_be_given_twice(node))
+        and not _has_another_grant(node, life)
     ]
     yield from _of_pods(node, sure, pods, containers)
+
+
+def _has_another_grant(node: Node, life: Life) -> bool:
+    """Of a call that was cut off, by its name alone: the agent drops it when it knows that List is whole."""
+    units = {hold.unit for hold in holds(node) if hold.life is life}
+    mine = {"", life.pod.uid}
+    its = [g for g in noted_grants(node) if g.pod.name == life.pod.name and g.pod.uid in mine]
+    return any(units.isdisjoint(grant.all_ids) for grant in its)
 
 
 def _of_pods(

@@ -124,7 +124,8 @@ class FractionCalls(KubeletCalls):
     def _refuse(self, call: Call, error: RefusalError) -> None:
         """Also forget the decision: the kubelet makes no further call for this pod."""
         self._calls = self._calls.refuse()
-        self.caller_lookup.forget(self._caller)
+        if error.reason != "CallCutOff":  # which may come again
+            self.caller_lookup.forget(self._caller)
         super()._refuse(call, error)
 
 
