@@ -37,14 +37,17 @@ class Node:
         self.fetches = 0
         self.is_away = False
         self.text: PodRequest | None = TEXT
-        sources = Sources(
-            self.list_pods,
-            lambda: self.watched,
-            self.fetch,
-            lambda listed, specs, _: Witnesses(KubeletSnapshot(listed, ()), specs),
-        )
+        sources = Sources(self.list_pods, lambda: self.watched, self.fetch, self.witnesses)
+        self.ended: frozenset[PodRef] = frozenset()
         self.live = LiveLedger()
         self.caller_lookup = CallerLookup(sources, self.live)
+
+    def witnesses(
+        self, listed: Sequence[ListedPod], specs: Specs, ended: frozenset[PodRef]
+    ) -> Witnesses:
+        """Those of a settled kubelet."""
+        self.ended = ended
+        return Witnesses(KubeletSnapshot(listed, ()), specs)
 
     async def list_pods(self) -> list[ListedPod]:
         """PodResources List."""
@@ -99,6 +102,49 @@ async def test_a_refused_pods_text_is_not_taken_for_the_next_pod_of_its_name(
 
     again = await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
     assert again.caller.request == node.text
+
+
+OLD = PodRef("default", "late", "uid-0")
+EARLY = PodRequest(PodRef("default", "early", "uid-9"), (MAIN,))
+
+
+def granted(pod: PodRef) -> Ledger:
+    """A ledger with one grant."""
+    return Ledger({pod.uid: Grant(pod.uid, Holder(pod, "main"), {Resource.CORE: ("c00",)})})
+
+
+async def test_a_pod_of_which_the_watch_tells_later_than_of_the_one_before_it_lives() -> None:
+    """Of two pods of a name one GET says which one is there, and what the other had is over."""
+    node = Node()
+    node.watched[EARLY.ref.key] = EARLY
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.live.ledger = granted(POD)
+    node.holds(CORE="c00", MEM="m00")
+    node.beside = [ListedPod(EARLY.ref)]
+    node.watched[OLD.key] = PodRequest(OLD, (MAIN,))
+    for _ in range(2):
+        await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+        assert not node.ended
+        assert node.caller_lookup.specs()[POD.key] == TEXT
+    assert node.fetches == 2
+
+    node.text = replace(TEXT, ref=replace(POD, uid="uid-2"))
+    node.watched[OLD.key] = node.text
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    assert node.ended == {POD}
+
+
+async def test_the_next_pod_of_a_name_whose_grants_are_over_is_asked_for() -> None:
+    """Its units were given to another; the watch still has the pod before, with the same amounts."""
+    node = Node()
+    node.watched |= {EARLY.ref.key: EARLY, OLD.key: PodRequest(OLD, (MAIN,))}
+    node.live.ledger = granted(OLD)
+    node.listed, node.beside = ListedPod(EARLY.ref), []
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.live.ledger = Ledger()
+    node.listed = ListedPod(PodRef("default", "late"))
+
+    assert (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller.pod == POD
 
 
 async def test_the_watch_has_the_last_word() -> None:

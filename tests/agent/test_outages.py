@@ -1,19 +1,31 @@
 """The API server away, a full disk, files that vanish: pods are served or refused for a reason."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.agent.claim_node import ClaimsOnly, node_at
 from tests.hostile.small_disk import fill, small_tmpfs
 from tools.harness.api_server import status
 from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.agent.kubelet_calls.caller_lookup import Sources
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
 from gpu_device_plugin.domain.fractions.fraction import fraction_of
-from gpu_device_plugin.domain.fractions.units import Resource
+from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.errors import KubeletError, StateError
+from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.pods import (
+    ContainerKind,
+    ContainerRequest,
+    ListedPod,
+    PodKey,
+    PodRef,
+    PodRequest,
+)
+from gpu_device_plugin.errors import ClusterError, KubeletError, RefusalError, StateError
 
 
 async def test_with_the_api_away_a_pod_is_served_from_what_the_kubelet_says() -> None:
@@ -335,3 +347,41 @@ async def test_another_plugin_is_remembered_over_a_restart_without_the_api() -> 
         await rig.until_page("nvidia.com/gpu: 4")
 
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
+
+
+async def test_a_grant_made_without_the_api_server_ends_when_a_pod_of_its_name_gets_its_units(
+    short_dir: Path,
+) -> None:
+    """Both stayed for good, each counted, where the kubelet had rejected the first pod."""
+    wiring = node_at(short_dir, ClaimsOnly(), AllocationApi.DEVICE_PLUGIN).wiring
+    specs: dict[PodKey, PodRequest] = {}
+
+    async def listed() -> Sequence[ListedPod]:
+        return [ListedPod(PodRef("default", "p"))]
+
+    async def fetch(namespace: str, name: str) -> PodRequest | None:
+        if not specs:
+            raise ClusterError("nobody answers")
+        return specs[namespace, name]
+
+    async def admit(*resources: Resource) -> None:
+        for resource in resources:
+            size = {Resource.MEM: 2, Resource.CORE: 30}[resource]
+            free = unit_ids(resource, 0, 15 if resource is Resource.MEM else 100)
+            given = await wiring.fraction_calls.prefer(resource, free, (), size)
+            await wiring.fraction_calls.allocate(resource, given)
+
+    witnesses = wiring.snapshots.witnesses
+    wiring.caller_lookup.sources = Sources(listed, lambda: specs, fetch, witnesses)
+    await admit(Resource.MEM)
+    (first,) = wiring.live.ledger.grants.values()
+    assert not first.pod.uid
+    ref = PodRef("default", "p", "uid-p")
+    amounts = {str(Resource.MEM): 2, str(Resource.CORE): 30}
+    specs[ref.key] = PodRequest(ref, (ContainerRequest("main", ContainerKind.APP, 0, amounts),))
+    with pytest.raises(RefusalError):  # so the kubelet rejects the pod
+        await wiring.fraction_calls.prefer(Resource.CORE, [], (), 30)
+    wiring.caller_lookup.remember_too([], [])
+    await admit(Resource.MEM, Resource.CORE)
+
+    assert [grant.pod for grant in wiring.live.ledger.grants.values()] == [ref]

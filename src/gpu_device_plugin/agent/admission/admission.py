@@ -134,11 +134,15 @@ class Admission:
         """Grants that end with this one.
 
         Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
-        and what this container held of fractions before, if the kubelet admits it again.
+        and what this container held of fractions before, if the kubelet admits it again. A grant without
+        uid and container, made while the API server was away, is of a pod of this name before.
         """
         mine = self.ledger.of_pod(grant.pod, grant.container) if grant.container else ()
         before = {g.slice_id for g in mine if self.schemes.is_fraction(g)}
         others = {g.slice_id for g in self.ledger.rivals(grant.pod, ids)}
+        if grant.pod.uid:
+            alike = self.ledger.holders(ids)
+            others |= {g.slice_id for g in alike if not (g.pod.uid or g.container)}
         return (others | before) - {grant.slice_id}
 
 
