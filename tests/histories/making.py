@@ -112,7 +112,7 @@ _SETTINGS: tuple[dict[str, object], ...] = (
     {"driver_limit_by": "toolkit"},
     {"driver_limit_by": "hook"},
 )
-_MODES = ("", "core_mem", "cgpu", "share", "default", "disabled", "odd")
+_MODES = ("", "core_mem", "cgpu", "share", "share", "default", "disabled", "disabled", "odd")
 _KINDS = ("events", "pods", "nodes", "events pods nodes")
 _FILES = ("grants", "grants", "cards", "node")
 _Maker = Callable[[random.Random, World], _Made]
