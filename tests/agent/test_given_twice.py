@@ -332,7 +332,8 @@ async def test_the_api_servers_first_list_ends_pods_at_the_next_call() -> None:
     reader = SnapshotReader(
         no_pods, lambda: (), lambda: specs, lambda: is_synced, lambda: 1, lambda _: False
     )
-    reader.at_start = frozenset({gone.ref, lives.ref})
+    unnamed = PodRef("", "", lives.ref.uid)  # adopted from the checkpoint
+    reader.at_start = frozenset({gone.ref, lives.ref, unnamed})
 
     assert not reader.witnesses([], specs, frozenset()).ended
     is_synced = True

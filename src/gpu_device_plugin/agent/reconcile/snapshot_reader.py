@@ -75,7 +75,7 @@ class SnapshotReader:
         """With those that had a grant before the first list, and are not in it."""
         if self.at_start and self.is_synced():
             specs = self.specs()
-            self.ended |= {pod for pod in self.at_start if is_over(pod, specs)}
+            self.ended |= {pod for pod in self.at_start if pod.name and is_over(pod, specs)}
             self.at_start = frozenset()
         return self.ended
 
