@@ -29,7 +29,6 @@ POLICIES = (
     *("claims-made", "claims-elsewhere", "claims-kept", "claims-held", "claims-whole"),
     *("agent-slices", "pods", "claims-pods"),
 )
-MUTATING = ("slices", "claims")
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 OWN_CLAIM = {"name": "disk", "resourceClaimTemplateName": "disks"}
 

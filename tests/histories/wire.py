@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +278,3 @@ class _AbortedError(Exception):
 def _error(code: Any, details: str) -> grpc.aio.AioRpcError:
     metadata = grpc.aio.Metadata()
     return grpc.aio.AioRpcError(code, metadata, metadata, details=details)
-
-
-Starter = Callable[[], Coroutine[Any, Any, Any]]
