@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.card_watch.configuration_follower import (
@@ -76,6 +77,7 @@ async def test_cards_come_by_cdi_where_runtime_and_specification_allow_it_and_el
     async with running_rig(is_started=False) as rig:
         await set_runtime(rig, "containerd://2.4.2")
         assert "cards by envvar: no CDI specification is of kind" in await serve(rig)
+        await until(lambda: rig.events("CardsNotInCdi"), 10)
         assert await names(rig, "before") == set()
         await write(rig, OURS)
         await rig.until_page(f"cards by cdi-cri ({OURS})")
@@ -89,6 +91,7 @@ async def test_cards_come_by_cdi_where_runtime_and_specification_allow_it_and_el
         await set_runtime(rig, "containerd://1.7.28")
         assert "(containerd://1.7.28) has CDI not on by default" in await serve(rig)
         assert await names(rig, "old-runtime") == set()
+        assert len(rig.events("CardsNotInCdi")) == 1
 
 
 async def test_a_new_runtime_counts_though_the_api_server_is_slow_to_tell_of_it() -> None:
@@ -297,11 +300,20 @@ async def test_names_leave_alone_the_mig_profile_of_the_last_run(tmp_path: Path)
     assert (of.ways, of.store.read().mig_profile) == (("cdi-cri",), "all-1g.5gb")
 
 
-async def test_another_strategy_of_a_file_comes_into_force_with_its_event(tmp_path: Path) -> None:
-    """Not before it is known what pods hold, as anything else of the file."""
+@pytest.mark.parametrize(
+    ("spec", "way", "how"),
+    [
+        ("A", "cdi-cri", f"cards by cdi-cri ({OURS})"),
+        ("B", "envvar", f"cards by envvar: the CDI specification of {OURS} does not name A"),
+    ],
+)
+async def test_another_strategy_of_a_file_comes_into_force_with_its_event(
+    tmp_path: Path, spec: str, way: str, how: str
+) -> None:
+    """Not before it is known what pods hold, as anything else of the file; the log says what became of it."""
     of, changes = Following(tmp_path, "envvar"), list[None]()
     of.follower.changed.subscribe(changes.append)
-    of.name("A")
+    of.name(spec)
     of.see("A")
     await of.follower.read_cdi()
     of.follower.name_cards(lambda: of.seen)
@@ -316,8 +328,11 @@ async def test_another_strategy_of_a_file_comes_into_force_with_its_event(tmp_pa
     assert of.ways == ("envvar",)
 
     of.holders = ()
-    of.follower.run()
-    await until(lambda: of.ways == ("cdi-cri",), 20)
+    with capture_logs() as log:
+        of.follower.run()
+        await until(lambda: bool(changes), 20)
+    assert of.ways == (way,)
+    assert [each["how"] for each in log if each["event"] == "cards are named"] == [how]
     assert [note.reason for note in of.notes] == ["ConfigurationChanged"]
     assert len(changes) == 1
     following.cancel()

@@ -26,7 +26,7 @@ sharing:
 imex: {channelIDs: [0]}
 """
 REFUSED = {
-    "flags: {deviceListStrategy: envvar}": "c.flags: unknown key deviceListStrategy; the keys here are",
+    "flags: {deviceListStrategy: envvar}": "c.flags: unknown key deviceListStrategy; it belongs to flags.plugin.deviceListStrategy",
     "flags: {plugin: {passDeviceSpecs: 'true'}}": 'c.flags.plugin.passDeviceSpecs: wanted boolean, not "true"',
     "flags: {migStrategy: both}": "c.flags.migStrategy: both is none of none, single, mixed",
     "flags: [a]": 'c.flags: wanted object, not ["a"]',

@@ -37,7 +37,7 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "simulated": ("simulate.profile=v100",),
     "cards by mounts": ("deviceListStrategy=volume-mounts",),
     "cards by CDI": (
-        "deviceListStrategy=auto",
+        "deviceListStrategy=cdi-cri",
         "cdi.generator=/usr/local/nvidia/toolkit/nvidia-ctk.real",
         "cdi.managementAnnotation=true",
         "policies.cdiNamespaces={gpu-operator}",

@@ -54,6 +54,9 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and (or .Values.cdi.generator .Values.cdi.managementAnnotation) (not (or (include "gpu-device-plugin.asksForCdi" .) .Values.config.name)) }}
 {{- fail "cdi.generator and cdi.managementAnnotation are for cards that come by CDI: set deviceListStrategy to auto or cdi-cri" }}
 {{- end }}
+{{- if and .Values.cdi.managementAnnotation (contains "\"auto\"" (include "gpu-device-plugin.askedStrategies" .)) }}
+{{- fail "cdi.managementAnnotation is for nodes on which nothing reads NVIDIA_VISIBLE_DEVICES, to which deviceListStrategy auto may fall back: set it to cdi-cri" }}
+{{- end }}
 {{- if and .Values.cdi.managementAnnotation .Values.policies.enabled (not (kindIs "slice" .Values.policies.cdiNamespaces)) }}
 {{- fail "cdi.managementAnnotation: NVIDIA's NRI plugin gives every pod the cards that its annotations name. Set policies.cdiNamespaces to the namespaces whose pods may have them: the GPU Operator's; [] is none beside this release's" }}
 {{- end }}
@@ -193,7 +196,17 @@ What every agent would refuse in one of NVIDIA's configuration files, by the sch
 {{- if and (kindIs "map" $sharing) $sharing.timeSlicing $sharing.mps }}
 {{- fail (printf "%s: sharing.timeSlicing and sharing.mps exclude each other" $file) }}
 {{- end }}
-{{- include "gpu-device-plugin.checkValue" (dict "at" $file "value" .content "schema" .schema) }}
+{{- include "gpu-device-plugin.checkValue" (dict "at" $file "value" .content "schema" .schema "file" .schema) }}
+{{- end }}
+
+{{/* The paths at which a schema has a key, each after " or ". */}}
+{{- define "gpu-device-plugin.placesOf" -}}
+{{- $of := . }}
+{{- range $name, $each := .schema.properties }}
+{{- $path := printf "%s.%s" $of.at $name | trimPrefix "." }}
+{{- if eq $name $of.key }} or {{ $path }}{{ end }}
+{{- include "gpu-device-plugin.placesOf" (dict "at" $path "key" $of.key "schema" (default $each $each.items)) }}
+{{- end }}
 {{- end }}
 
 {{/* Whether the value at a path of such a file is what the schema has; a key without a value is as if it were not there. */}}
@@ -214,7 +227,7 @@ What every agent would refuse in one of NVIDIA's configuration files, by the sch
 {{- end }}
 {{- if eq $type "array" }}
 {{- range $place, $each := $value }}
-{{- include "gpu-device-plugin.checkValue" (dict "at" (printf "%s[%d]" $at $place) "value" $each "schema" $schema.items) }}
+{{- include "gpu-device-plugin.checkValue" (dict "at" (printf "%s[%d]" $at $place) "value" $each "schema" $schema.items "file" $.file) }}
 {{- end }}
 {{- else if eq $type "object" }}
 {{- range $schema.required }}
@@ -225,10 +238,12 @@ What every agent would refuse in one of NVIDIA's configuration files, by the sch
 {{- range $key, $each := $value }}
 {{- $known := index $schema.properties $key }}
 {{- if and (not $known) (not (kindIs "invalid" $each)) }}
-{{- fail (printf "%s: unknown key %s; the keys here are %s" $at $key (keys $schema.properties | sortAlpha | join ", ")) }}
+{{- $places := include "gpu-device-plugin.placesOf" (dict "at" "" "key" $key "schema" $.file) | trimPrefix " or " }}
+{{- $here := printf "the keys here are %s" (keys $schema.properties | sortAlpha | join ", ") }}
+{{- fail (printf "%s: unknown key %s; %s" $at $key (empty $places | ternary $here (printf "it belongs to %s" $places))) }}
 {{- end }}
 {{- if not (kindIs "invalid" $each) }}
-{{- include "gpu-device-plugin.checkValue" (dict "at" (printf "%s.%s" $at $key) "value" $each "schema" $known) }}
+{{- include "gpu-device-plugin.checkValue" (dict "at" (printf "%s.%s" $at $key) "value" $each "schema" $known "file" $.file) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -53,7 +53,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{/* Not empty where cards may come by CDI: the settings ask for it, those of some node, or a file of `config.map`. */}}
 {{- define "gpu-device-plugin.asksForCdi" -}}
-{{- if regexMatch "cdi-(cri|annotations)|\"auto\"" (toJson (list .Values.deviceListStrategy .Values.nodeSettings.map .Values.config.map)) }}true{{ end }}
+{{- if regexMatch "cdi-(cri|annotations)|\"auto\"" (include "gpu-device-plugin.askedStrategies" .) }}true{{ end }}
+{{- end }}
+
+{{/* As JSON what says how cards come on some node; a file that is given as text stands there as the object that it is. */}}
+{{- define "gpu-device-plugin.askedStrategies" -}}
+{{- $asked := list .Values.deviceListStrategy .Values.nodeSettings.map }}
+{{- range .Values.config.map }}
+{{- $asked = append $asked (kindIs "map" . | ternary . (fromYaml (toString .))) }}
+{{- end }}
+{{- toJson $asked }}
 {{- end }}
 
 {{/*

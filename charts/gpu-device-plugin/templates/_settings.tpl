@@ -79,7 +79,7 @@ xid-table.yaml: |
 
 {{/* Not empty where the agent has the directory of CDI files, if only to read what others wrote. */}}
 {{- define "gpu-device-plugin.mountsCdi" -}}
-{{- if or (include "gpu-device-plugin.usesCdi" .) (include "gpu-device-plugin.asksForCdi" .) .Values.cdi.generator }}true{{ end }}
+{{- if or (include "gpu-device-plugin.usesCdi" .) (include "gpu-device-plugin.asksForCdi" .) .Values.cdi.generator .Values.config.name }}true{{ end }}
 {{- end }}
 
 {{/* The ConfigMap with NVIDIA's configuration files; empty without one. */}}

@@ -90,7 +90,7 @@ class CdiNode:
     def settings(self) -> Sequence[str]:
         """The chart's values, as docs/install.md has them for such nodes."""
         return (
-            "deviceListStrategy=auto",
+            "deviceListStrategy=cdi-cri",
             "cdi.managementAnnotation=true",
             f"cdi.generator={self._toolkit}/toolkit/nvidia-ctk.real",
             f"policies.cdiNamespaces={{{OPERATOR}}}",

@@ -84,6 +84,7 @@ class ConfigurationFollower:
         self._look: Callable[[], SeenCards] | None = None
         self._seen: SeenCards | None = None  # by which cards are named
         self._cdi = CardsInCdi()
+        self._told = ""
         self._doubt = ""  # why they could not be by CDI, when specifications were read last
 
     @property
@@ -110,19 +111,17 @@ class ConfigurationFollower:
         """As it is now; that cards cannot come by CDI any more counts when two reads say so.
 
         A specification may be half written, or older than the cards; and a container that gets its
-        card in a way that its runtime does not know starts without.
+        card in a way that its runtime does not know starts without. The first read decides alone.
         """
         if self._look is None:
             return
-        seen, before = self._look()._replace(specs=self._specs), self.in_force.current.access
+        seen = self._look()._replace(specs=self._specs)
         problem = self._in_cdi(self._unnamed, seen).problem
         is_new, self._doubt = problem != self._doubt, problem
         if problem and is_new and self._seen is not None:
             return
         self._seen = seen
         self._apply_names()
-        if self.in_force.current.access != before:
-            _log.info("cards are named", how=self.names)
 
     def _in_cdi(self, base: Configuration, seen: SeenCards) -> CardsInCdi:
         """What the specifications say of the cards, and for `auto` the node too."""
@@ -135,7 +134,8 @@ class ConfigurationFollower:
         if self.settings.cdi_dir and seen.specs is None:
             return CardsInCdi(problem="the disk of the CDI specifications did not answer")
         wanted = cdi_names(seen.cards, is_by_index=base.is_by_index)
-        return cards_in_cdi(seen.specs or (), wanted, seen.driver)
+        found = cards_in_cdi(seen.specs or (), wanted, seen.driver)
+        return found._replace(is_misfit=True) if base.access.is_auto and found.problem else found
 
     @property
     def names(self) -> str:
@@ -147,7 +147,7 @@ class ConfigurationFollower:
         return f"{how}: {problem}" if problem else f"{how} ({access.cdi_kind})"
 
     def find_unnamed(self) -> str | None:
-        """What is wrong with the specification that is there; one elsewhere, which nobody sees here, may be right."""
+        """What is wrong with the specification that is there; `auto` needs one, and else one elsewhere, which nobody sees here, may be right."""
         access, found = self._unnamed.access, self._cdi
         is_used = access.asks_for_cdi or access.is_auto
         return found.problem if is_used and found.is_misfit else None
@@ -256,6 +256,9 @@ class ConfigurationFollower:
             self._cdi = self._in_cdi(wanted, self._seen)
             access = wanted.access.with_cdi(self._cdi, is_by_index=wanted.is_by_index)
             self.in_force.current = replace(wanted, access=access)
+        before, self._told = self._told, self.names
+        if self._told not in ("", before):
+            _log.info("cards are named", how=self._told)
 
     def _put_in_force(self, wanted: Configuration) -> None:
         """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
