@@ -94,6 +94,46 @@ async def test_an_agent_that_waits_for_the_specification_of_its_cards_names_the_
     assert "NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES" in said
 
 
+@pytest.mark.parametrize("is_annotated", [True, False])
+async def test_an_agent_that_asks_for_its_cards_by_annotation_names_the_list_too(
+    cluster: Cluster, *, is_annotated: bool
+) -> None:
+    """Without an init container it is the agent that finds no driver."""
+    await agents(cluster, ready_on="gpu-b")
+    unready = agent_pod("agent-gpu-a", "gpu-a", phase="Running")
+    if is_annotated:
+        access = {"nvidia.cdi.k8s.io/container.agent": "management.nvidia.com/gpu=all"}
+        unready["metadata"]["annotations"] = access
+    unready["status"]["conditions"] = [{"type": "Ready", "status": "False", "message": "no NVML"}]
+    await cluster.server.put("/api/v1/namespaces/gpu/pods/agent-gpu-a", unready)
+    said = await found(cluster)
+
+    assert "the agent of node gpu-a is not ready: no NVML\n" in said
+    assert ("NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES" in said) is is_annotated
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("paused-for-driver-upgrade", "changes the driver or the MIG layout"),
+        ("false", "keeps pods that open cards away"),
+    ],
+)
+async def test_no_agent_is_missed_where_the_operator_wants_none(
+    cluster: Cluster, value: str, why: str
+) -> None:
+    """To bring one back would stop the change of the driver; it comes by itself."""
+    await agents(cluster)
+    client = "nvidia.com/gpu.deploy.client"
+    labels = {client: value, "ack.node.gpu.schedule": "core_mem"}
+    await cluster.server.put("/api/v1/nodes/gpu-a", ready(node("gpu-a", 3), labels))
+    await cluster.server.delete("/api/v1/namespaces/gpu/pods/agent-gpu-a")
+    said = await found(cluster)
+
+    assert f"note     no agent runs on gpu-a: NVIDIA's operator {why} ({client}={value})\n" in said
+    assert "0 problems, 1 note\n" in said
+
+
 async def test_an_agent_that_was_evicted_does_not_count_beside_its_successor(
     cluster: Cluster,
 ) -> None:

@@ -52,6 +52,12 @@ async def test_an_unknown_placement_is_a_rule_and_no_lack_of_room(cluster: Clust
             "`kubectl label node gpu-a pool=x`, or change the pod's nodeSelector",
         ),
         ({"pool": "y"}, {}, {"pool": "x"}, "closed to it: change the pod's nodeSelector"),
+        (
+            {"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"},
+            {"unschedulable": True},
+            {},
+            "closed to it: wait until the operator gives gpu-a back",
+        ),
     ],
 )
 async def test_a_node_with_room_that_is_closed_to_the_pod_is_to_be_opened(
@@ -76,20 +82,45 @@ async def test_a_closed_node_without_room_asks_for_less(cluster: Cluster) -> Non
     assert "uncordon" not in found
 
 
-@pytest.mark.parametrize("name", ["nvidia.com/gpumem", "nvidia.com/priority"])
-@pytest.mark.parametrize("units", [0, 2])
-async def test_a_pod_in_hamis_names_is_to_be_translated(
-    cluster: Cluster, units: int, name: str
+@pytest.mark.parametrize(
+    ("units", "whose", "name", "beside"),
+    [
+        (0, "HAMi", "nvidia.com/gpumem", {"nvidia.com/gpu": "1"}),
+        (2, "HAMi", "nvidia.com/gpumem", {"nvidia.com/gpu": "1"}),
+        (0, "HAMi", "nvidia.com/priority", {"nvidia.com/gpu": "1"}),
+        (2, "HAMi", "nvidia.com/priority", {}),
+        (0, "Koordinator", "koordinator.sh/gpu", {}),
+        (2, "Koordinator", "koordinator.sh/gpu-core", {}),
+    ],
+)
+async def test_a_pod_in_names_of_others_is_to_be_translated(
+    cluster: Cluster, units: int, whose: str, name: str, beside: Json
 ) -> None:
     """Where nothing has done so, also beside names of this plugin: two pods of it would not help."""
-    asking = pod("hami", units, 30 if units else 0)
-    limits = asking["spec"]["containers"][0]["resources"]["limits"]
-    limits |= {"nvidia.com/gpu": "1", name: "1"}
+    asking = pod("other", units, 30 if units else 0)
+    asking["spec"]["containers"][0]["resources"]["limits"] |= {name: "50", **beside}
     found = await why(cluster, asking)
 
-    assert f"it asks by HAMi's names ({name})" in found
-    assert "controller.enabled, controller.webhook.enabled and controller.webhook.hami" in found
+    assert f"it asks by {whose}'s names ({name})" in found
+    webhook = "controller.webhook.enabled and controller.webhook."
+    assert f"controller.enabled, {webhook}{whose.lower()}, which" in found
     assert "two pods" not in found
+    assert "by its cards it fits" not in found
+
+
+async def test_a_pod_that_koordinator_has_placed_asks_for_nothing_of_ours(cluster: Cluster) -> None:
+    asking = pod("theirs", 0, 0, on="elsewhere")
+    asking["spec"]["containers"][0]["resources"]["limits"] = {"koordinator.sh/gpu-memory": "8Gi"}
+    assert "it asks for nothing of this plugin" in await why(cluster, asking)
+
+
+async def test_a_slice_and_a_card_are_two_pods_with_hamis_priority_too(cluster: Cluster) -> None:
+    """The webhook drops the priority alone, and the pod would still ask for both."""
+    asking = pod("hami", 2, 30)
+    limits = asking["spec"]["containers"][0]["resources"]["limits"]
+    limits |= {"nvidia.com/gpu": "1", "nvidia.com/priority": "1"}
+
+    assert "asks for a slice and for nvidia.com/gpu\n" in await why(cluster, asking)
 
 
 async def test_a_pod_that_was_written_in_mib_is_told_its_units(cluster: Cluster) -> None:

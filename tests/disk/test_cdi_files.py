@@ -83,6 +83,7 @@ def test_specifications_of_others_are_read_as_the_runtime_reads_them(tmp_path: P
     (tmp_path / "directory.json").mkdir()
 
     assert read_cdi_cards(tmp_path / "absent") == []
+    assert read_cdi_cards(tmp_path / ("x" * 300)) == []  # an error of the directory itself
     assert read_cdi_cards(tmp_path) == [
         CdiCards("a.b/c", frozenset({"x"}), frozenset()),
         CdiCards("nvidia.com/gpu", frozenset({"0"}), frozenset({"/l.so.5"})),

@@ -38,8 +38,10 @@ class _CdiFile(msgspec.Struct, rename="camel"):
 
 def read_cdi_cards(directory: Path) -> list[CdiCards]:
     """What the specifications of others name; one that cannot be read names nothing, as for the container runtime."""
-    found = []
-    for path in sorted(directory.glob("*")):
+    found, paths = [], list[Path]()
+    with suppress(OSError):
+        paths = sorted(directory.glob("*"))
+    for path in paths:
         with suppress(OSError, ValueError, msgspec.MsgspecError, RecursionError):
             if path.suffix in _DECODERS:
                 stat = path.stat()

@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.node.allocation_api import (
     AllocationApi,
     parse_allocation_api,
 )
+from gpu_device_plugin.domain.node.labels import kept_away
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode, is_served, is_whole
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.agent_set import AgentSet
@@ -126,29 +127,32 @@ def _not_ready(facts: Installation) -> Iterator[Finding]:
             text = pod.condition("Ready").message or pod.status.message or pod.status.phase
             yield problem(
                 f"the agent of node {pod.spec.node_name or '(none yet)'} is not ready: {text}",
-                logs_cure(name, pod.condition("Initialized").message),
+                logs_cure(name, pod.condition("Initialized").message, pod.annotations),
             )
 
 
 def _missing(facts: Installation) -> Iterator[Finding]:
     served = {pod.spec.node_name for pod in facts.agents}
-    lacking = [
-        node.metadata.name
-        for node in facts.nodes
-        if node.metadata.name not in served
-        and (facts.sets or facts.agents)
-        and (MODE_LABEL in node.labels or any(s.looks_for(node.labels) for s in facts.sets))
-    ]
-    if lacking:
+    lacking: dict[str, list[str]] = {}
+    for node in facts.nodes if facts.sets or facts.agents else ():
+        name, away = node.metadata.name, kept_away(node.labels)
+        is_asking = MODE_LABEL in node.labels or any(s.looks_for(node.labels) for s in facts.sets)
+        if name not in served and (is_asking or (away and name in facts.cards.names)):
+            lacking.setdefault(away, []).append(name)
+    for away, names in lacking.items():
+        if away:
+            until = "when the label is `true` again the agent comes back by itself"
+            yield note(f"no agent runs on {few(names)}: {away}", until)
+    if "" in lacking:
         yield problem(
-            f"no agent runs on nodes whose labels ask for one: {few(lacking)}",
+            f"no agent runs on nodes whose labels ask for one: {few(lacking[''])}",
             "compare the chart's nodeSelector, affinity and tolerations with these nodes' labels "
             "and taints",
         )
-    elif facts.sets and not facts.agents:
-        names = (f"{each.metadata.namespace}/{each.metadata.name}" for each in facts.sets)
+    elif facts.sets and not facts.agents and not lacking:
+        sets = (f"{each.metadata.namespace}/{each.metadata.name}" for each in facts.sets)
         yield problem(
-            f"no node runs an agent of DaemonSet {few(names)}",
+            f"no node runs an agent of DaemonSet {few(sets)}",
             f"label the nodes with cards: kubectl label node NODE {MODE_LABEL}=MODE",
         )
 

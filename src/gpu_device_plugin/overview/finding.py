@@ -1,8 +1,11 @@
 """What was found in an installation: how bad it is, and its cure."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+
+from gpu_device_plugin.kubernetes.client.wire import ACCESS_ANNOTATION
 
 
 class Level(StrEnum):
@@ -31,7 +34,8 @@ _NO_ACCESS = (
 )
 
 
-def logs_cure(pod: str, incomplete: str = "") -> str:
+def logs_cure(pod: str, incomplete: str = "", annotations: Collection[str] = ()) -> str:
     """Where a pod of ours (`-n NAMESPACE NAME`) says why it is not ready; `incomplete` has the init containers that it waits for."""
-    hint = f" -c {_CDI_WRITER}; {_NO_ACCESS}" if _CDI_WRITER in incomplete else ""
+    hint = f" -c {_CDI_WRITER}" if _CDI_WRITER in incomplete else ""
+    hint += f"; {_NO_ACCESS}" if hint or ACCESS_ANNOTATION in annotations else ""
     return f"kubectl describe pod {pod}; kubectl logs {pod}{hint}"

@@ -18,6 +18,7 @@ from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import Demand
 from gpu_device_plugin.domain.grants.holdings_annotation import DEVICES_ANNOTATION, held_devices
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
+from gpu_device_plugin.domain.node.labels import kept_away
 from gpu_device_plugin.domain.node.modes import PlacementPolicy
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
@@ -331,6 +332,8 @@ def _why_closed(pod: SurveyedPod, node: SurveyedNode | None) -> _Closed:
     if node is None:
         return _Closed()
     name = node.metadata.name
+    if away := kept_away(node.labels):  # the operator cordons it too
+        return _Closed(away, f"wait until the operator gives {name} back")
     if node.marks:
         asks_why = f"`kubectl describe node {name}` says why it is not ready"
         cure = f"`kubectl uncordon {name}`" if node.is_ready else asks_why

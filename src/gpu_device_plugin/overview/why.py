@@ -10,7 +10,7 @@ import msgspec
 from gpu_device_plugin.domain.cards.fault_cures import fault_cure
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.demands import TEMPLATE, asked_text, parse_claim_name
-from gpu_device_plugin.domain.fractions.foreign_resource_names import HAMI
+from gpu_device_plugin.domain.fractions.foreign_resource_names import HAMI, KOORDINATOR
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     ASSIGNED,
     FIRST_GENERATION,
@@ -26,7 +26,7 @@ from gpu_device_plugin.domain.node.pods import PodRequest
 from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.kubernetes.objects.cluster_watch import ClusterPod
 from gpu_device_plugin.kubernetes.objects.explained_pod import ExplainedPod
-from gpu_device_plugin.kubernetes.objects.pod_spec import asking_containers
+from gpu_device_plugin.kubernetes.objects.pod_spec import asking_containers, koordinator_amounts
 from gpu_device_plugin.kubernetes.objects.survey_objects import Event, SurveyedNode, SurveyedPod
 from gpu_device_plugin.overview.device_names import offered_devices, other_names
 from gpu_device_plugin.overview.node_cards import ClusterCards, NodeCards
@@ -34,8 +34,8 @@ from gpu_device_plugin.overview.verdicts import NodeVerdict, held_lines, node_ve
 
 _NEVER = "no node takes the pod as it is: change the pod as its nodes say, or the mode of a node"
 _TRANSLATE = (
-    "it asks by HAMi's names ({}), which no node of this plugin offers: set the chart's controller.enabled, "
-    "controller.webhook.enabled and controller.webhook.hami, which translates them, and create the pod again, or write it "
+    "it asks by {}'s names ({}), which no node of this plugin offers: set the chart's controller.enabled, "
+    "controller.webhook.enabled and controller.webhook.{}, which translates them, and create the pod again, or write it "
     "in this plugin's names"
 )
 _OTHER_API = {
@@ -171,13 +171,18 @@ def _cures_for_room(now: Situation, asking: ClusterPod) -> tuple[str, ...]:
 
 def _to_write_otherwise(asking: ClusterPod) -> str:
     """How to ask for what no node gives, whatever is free; empty where one may."""
-    if spoken := asking.devices.keys() & {*HAMI.parts, HAMI.dropped}:
-        return _TRANSLATE.format(few(sorted(spoken)))
+    whole = asking.devices.keys() - {HAMI.dropped}
     is_classic = asking.request.allocation_api is AllocationApi.DEVICE_PLUGIN
-    if asking.devices and asking.request.asks and is_classic:
+    is_both = bool(whole) and asking.request.asks and is_classic
+    # To drop a name does not help a pod that asks for both all the same.
+    hamis = HAMI.parts if is_both else (*HAMI.parts, HAMI.dropped)
+    for whose, names in (("HAMi", hamis), ("Koordinator", KOORDINATOR.names)):
+        if spoken := asking.devices.keys() & {*names}:
+            return _TRANSLATE.format(whose, few(sorted(spoken)), whose.lower())
+    if is_both:
         return (
             f"make two pods of it: a node gives slices or whole cards, never both, and this pod asks "
-            f"for a slice and for {few(sorted(asking.devices))}"
+            f"for a slice and for {few(sorted(whole))}"
         )
     return ""
 
@@ -270,7 +275,8 @@ def story(
     else "".
     """
     pod = pod if pod.spec.node_name else _without_cards(pod)
-    asking = pod.as_asking()
+    # A pod that is bound may be Koordinator's own.
+    asking = pod.as_asking(None if pod.spec.node_name else koordinator_amounts(pod))
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     created = creation_text(pod, datetime.datetime.now(datetime.UTC))
     told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]

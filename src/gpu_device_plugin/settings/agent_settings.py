@@ -141,7 +141,7 @@ class Settings(NvidiaSettings):
     )
     cdi_dir: str = setting(
         "/var/run/cdi",
-        "Directory of the container runtime's CDI files, for claims and for the driver's memory limits. If it is empty, this node has neither.",
+        "Directory of the container runtime's CDI files: for claims, for the driver's memory limits, and where the device list strategies `auto` and `cdi-cri` and the Event `CardsNotInCdi` look for the cards' specification. If it is empty, this node has none of these.",
         convert=optional_directory,
     )
     without_claims: bool = setting(False, "Serve no claims, whatever the node's label says.")

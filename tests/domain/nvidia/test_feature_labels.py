@@ -135,6 +135,12 @@ def test_a_layout_that_single_cannot_serve_says_so(cards: list[Card]) -> None:
     assert [
         found[f"gpu.{name}"] for name in ("count", "replicas", "sharing-strategy", "memory")
     ] == ["0", "0", "", "0"]
+    model = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
+    found = labels(
+        [replace(each, model=model) for each in cards], Configuration(mig_strategy=SINGLE)
+    )
+    cut = "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation-Edi"
+    assert found["gpu.product"] == f"{cut}-MIG-INVALID"
 
 
 def test_single_without_mig_is_as_none_but_for_the_strategy() -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ NODE_LABELS = (COUNT_LABEL, MEMORY_LABEL, NAME_LABEL, DRIVER_LABEL, CUDA_LABEL, 
 UPGRADE_STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
 """How far NVIDIA's operator is with a change of the node's driver; it writes that."""
 
+CLIENT_LABEL = "nvidia.com/gpu.deploy.client"
+"""Whether NVIDIA's operator lets pods that open cards run on the node; it writes that."""
+
 FEATURES_ANNOTATION = "gpu-device-plugin/feature-labels"
 """On a node: which of NVIDIA's feature labels the agent wrote, without their prefix."""
 
@@ -31,6 +34,15 @@ _FEATURE_PREFIX = "nvidia.com/"
 def is_of_features(key: str) -> bool:
     """Whether it is a feature label, or the annotation that names them."""
     return key == FEATURES_ANNOTATION or key.startswith(_FEATURE_PREFIX)
+
+
+def kept_away(labels: Mapping[str, str]) -> str:
+    """Why the chart's agents are away from a node with these labels (docs/tasks/beside-others.md); or ""."""
+    value = labels.get(CLIENT_LABEL, "")
+    told = f"({CLIENT_LABEL}={value})"
+    if value.startswith("paused-"):
+        return f"NVIDIA's operator changes the driver or the MIG layout {told}"
+    return f"NVIDIA's operator keeps pods that open cards away {told}" if value == "false" else ""
 
 
 class DriverVersions(NamedTuple):

@@ -152,7 +152,7 @@ def _mig_labels(cards: Sequence[Card], configuration: Configuration) -> dict[str
 def _invalid(model: str) -> dict[str, str]:
     """A layout that strategy single cannot serve (R-743)."""
     return {
-        "product": f"{sanitise(model)}-MIG-INVALID",
+        "product": _product(model, "MIG", "INVALID"),
         "count": "0",
         "replicas": "0",
         "sharing-strategy": "",
@@ -180,19 +180,22 @@ def _base(
 ) -> dict[str, str]:
     """Product, count and sharing of a resource; replicas are those of one device (R-742)."""
     entry = next((each for each in configuration.sharing.resources if each.name == name), None)
-    model, *ends = (sanitise(part) for part in parts)
+    model, *ends = parts
     if entry is not None and configuration.sharing.new_name(entry) == name:
         ends.append("SHARED")
-    # A long model is cut, and not what tells its parts and replicas from the whole card.
-    end = "".join(f"-{each}" for each in ends)
-    product = model[: _LONGEST_VALUE - len(end)].rstrip(_NOT_AT_ENDS) + end
     kind = SharingKind.NONE if entry is None else configuration.sharing.kind
     return {
-        "product": product,
+        "product": _product(model, *ends),
         "count": str(count),
         "replicas": str(1 if entry is None else entry.replicas),
         "sharing-strategy": str(kind),
     }
+
+
+def _product(model: str, *ends: str) -> str:
+    """A long model is cut, and not what tells its parts and replicas from the whole card."""
+    end = "".join(f"-{sanitise(each)}" for each in ends)
+    return sanitise(model)[: _LONGEST_VALUE - len(end)].rstrip(_NOT_AT_ENDS) + end
 
 
 def _with_prefix(resource: str, labels: Mapping[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gpu_device_plugin.domain.fractions.demands import CARD_LABEL, COUNT_LABEL
+from gpu_device_plugin.domain.fractions.foreign_resource_names import KOORDINATOR
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     ALLOCATION,
     ASSIGNED,
@@ -26,9 +27,13 @@ from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 
 MIRROR = "kubernetes.io/config.mirror"
 CGPU_DISABLE = "CGPU_DISABLE"
+ACCESS_ANNOTATION = "nvidia.cdi.k8s.io/container.agent"
+"""By which an agent asks NVIDIA's NRI plugin for its cards."""
 POD_ANNOTATIONS: Mapping[str, int] = {
     **dict.fromkeys((ASSIGNED, ASSUME_TIME, *FIRST_GENERATION), MOST_IN_A_WORD),
-    **dict.fromkeys((COMPUTE_POLICY_KEY, PLACEMENT_ANNOTATION, MIRROR), MOST_IN_A_WORD),
+    **dict.fromkeys(
+        (COMPUTE_POLICY_KEY, PLACEMENT_ANNOTATION, MIRROR, ACCESS_ANNOTATION), MOST_IN_A_WORD
+    ),
     **dict.fromkeys(
         (ALLOCATION, CORE_ALLOCATION, INIT_ALLOCATION, DEVICES_ANNOTATION), MOST_ON_A_POD
     ),
@@ -39,6 +44,7 @@ A tenant fills the others as he likes, and these too. A longer one is cut off, s
 still stands there: as JSON it then says nothing, as a name it is not known.
 """
 _POD_LABELS = (COUNT_LABEL, CARD_LABEL)
+_RESOURCES = (*OUR_RESOURCES, *KOORDINATOR.names)
 _MOST_RESOURCES, _MOST_CLAIMS = 64, 256
 _Amounts = dict[str, str | int | float]
 
@@ -127,7 +133,7 @@ class Resources(msgspec.Struct, omit_defaults=True):
     def __post_init__(self) -> None:
         """Without the amounts that we do not read."""
         self.claims = (self.claims or [])[:_MOST_CLAIMS] or None
-        self.limits = _read_amounts(self.limits, OUR_RESOURCES, "nvidia.com/")
+        self.limits = _read_amounts(self.limits, _RESOURCES, "nvidia.com/")
         self.requests = _read_amounts(self.requests, ("cpu",), "")
 
 

@@ -11,6 +11,7 @@ from gpu_device_plugin.domain.fractions.demands import (
     ClaimShape,
     parse_claim_name,
 )
+from gpu_device_plugin.domain.fractions.foreign_resource_names import KOORDINATOR
 from gpu_device_plugin.domain.fractions.pod_annotations import with_wish
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.holdings_annotation import TOPOLOGY_GPU
@@ -182,6 +183,15 @@ def devices_asked(pod: Pod) -> Mapping[str, int]:
         found.update(_asked(container))
     for init in pod.spec.init_containers or ():
         found |= Counter(_asked(init))
+    return found
+
+
+def koordinator_amounts(pod: Pod) -> Mapping[str, int]:
+    """What its containers ask together under Koordinator's names for cards and their parts."""
+    found: Counter[str] = Counter()
+    for each in (*(pod.spec.init_containers or ()), *pod.spec.containers):
+        limits = each.resources.limits or {}
+        found.update({n: _amount(each, limits[n]) for n in KOORDINATOR.names if n in limits})
     return found
 
 

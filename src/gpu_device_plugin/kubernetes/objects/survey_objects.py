@@ -1,5 +1,6 @@
 """Nodes, pods, agents and Events, with the fields that only a person asks for."""
 
+from collections.abc import Mapping
 from itertools import islice
 
 import msgspec
@@ -174,10 +175,10 @@ class SurveyedPod(Pod):
         """The container that runs our agent; None also in a pod that has ended, as an evicted one."""
         return None if self.status.is_over else container_of(self.spec, "agent")
 
-    def as_asking(self) -> ClusterPod | None:
-        """The pod as placement sees it, or None where it asks for nothing of this plugin, cards included."""
+    def as_asking(self, foreign: Mapping[str, int] | None = None) -> ClusterPod | None:
+        """The pod as placement sees it, or None where it asks for nothing of this plugin, cards included, nor for `foreign`."""
         request = whole_request(self)
-        devices = devices_asked(self)
+        devices = {**devices_asked(self), **(foreign or {})}
         if not (request.asks or devices or DEVICES_ANNOTATION in self.annotations):
             return None
         return ClusterPod(
