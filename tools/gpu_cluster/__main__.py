@@ -9,8 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools.bench.report import chapter_text
+from tools.bench.rows import Chapter
 from tools.gpu_cluster.shows import Stage
 from tools.gpu_cluster.steps import Record, Step
+
+METHOD = """\
+Whether a pod of a whole Kubernetes gets its slice of a real card, and keeps it.
+
+`make gpu-cluster`: one node, the chart's agents, cards by CDI, programs of the machine in pods. A share is what a program completes in its
+pod, against the same program outside right before."""
 
 
 def main() -> int:
@@ -32,7 +40,7 @@ def main() -> int:
     cluster = ("cluster", "driver", "install")
     slices = (*cluster, "README's pod")
     try:
-        missed = record.run(
+        rows = record.run(
             (
                 Step("driver", stage.driver),
                 Step("cluster", stage.cluster_up),
@@ -50,6 +58,10 @@ def main() -> int:
     finally:
         stage.end()
         _remove_empty_groups()
+    if not asked.simulated:
+        chapter = Chapter("Slices in pods", METHOD, tuple(rows))
+        (asked.results / "section").write_text(chapter_text(chapter, level=3))
+    missed = sum(row.is_met is False for row in rows)
     _say(f"==> {missed} failed or missed" if missed else "==> nothing failed")
     return 1 if missed else 0
 

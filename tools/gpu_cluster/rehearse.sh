@@ -8,10 +8,9 @@ place=$(mktemp -d -p build)
 trap 'rm -rf "$place"' EXIT
 root=$place/root
 mkdir -p "$root"
-kept=(~/.cache/gpu-device-plugin/gpu-bundle-*.tar)
-tar -C "$root" -xf "${kept[-1]}"
+tar -C "$root" -xf "$(ls -t "${GPU_DEVICE_PLUGIN_CACHE:-$HOME/.cache/gpu-device-plugin}"/gpu-bundle-*.tar | head -n 1)"
 rm -f "$root"/usr/bin/{python3*,openssl,etcd*,busybox} "$root"/usr/sbin/{ip,iptables*,ip6tables*,xtables*} "$root"/bin/ip
-mkdir "$root/bundle" "$root/results" "$root/sys/fs" 2>/dev/null || true
+mkdir -p "$root"/{bundle,results,dev,proc,sys}
 # NVIDIA's program is downloaded for the run and is in no bundle.
 version=$(.venv/bin/python - "$place" <<'PYTHON'
 import pathlib, shutil, sys
@@ -25,9 +24,9 @@ print(smi.driver_version)
 PYTHON
 )
 
-# try WORDS ...: runs `start` there
+# try BUNDLE: becomes `start` there
 try() {
-    unshare --mount --net --pid --fork --kill-child --propagation private -- bash -c '
+    exec unshare --mount --net --pid --fork --kill-child --propagation private -- bash -c '
         root=$1 bundle=$2; shift 2
         mount --bind "$root" "$root"
         mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"; mount -t proc proc "$root/proc"
@@ -36,35 +35,36 @@ try() {
     ' rehearse "$root" "$1" --simulated "$version" --results /results
 }
 files() { (cd "$root" && find . -path ./results -prune -o -type f -printf '%p %s %T@\n' -o -print | sort); }
-# Nothing but what an unrelated program may change.
-left() { find /sys/fs/cgroup -regex '.*/k8s\.io.*' -type d; }
+# Control groups without a process; others are another cluster's.
+left() { for each in $(find /sys/fs/cgroup -regex '.*/k8s\.io/.*' -type d); do grep -q . "$each/cgroup.procs" || echo "$each"; done; }
 
 files >"$place/before"
+whole() {
+    echo "==> the whole, $1"
+    begin=$(date +%s)
+    (try "$bundle")
+    echo "    $(($(date +%s) - begin)) s"
+    files | diff "$place/before" - || { echo "files of the machine were changed" >&2; exit 1; }
+    [ -z "$(left)" ] || { left; echo "control groups are left" >&2; exit 1; }
+    mkdir -p build/gpu-rehearsal
+    cp -r "$root/results/." build/gpu-rehearsal
+}
+
 echo "==> a damaged part"
 mkdir "$place/damaged"
 cp "$bundle"/* "$place/damaged"
 truncate --size=-1 "$place/damaged/part-1.tar.gz"
-if try "$place/damaged" >"$place/log"; then echo "a damaged part was taken" >&2; exit 1; fi
+if (try "$place/damaged") >"$place/log"; then echo "a damaged part was taken" >&2; exit 1; fi
 grep "damaged: part-1" "$place/log"
 rm -r "$place/damaged"
 
+whole "fresh"
 echo "==> a try that is killed while its cluster runs"
-try "$bundle" >"$place/log" 2>&1 &
+(try "$bundle") >"$place/log" 2>&1 &
 while ! grep -q "==> README's pod" "$place/log"; do
     kill -0 $! || { cat "$place/log"; exit 1; }
-    read -rt 1 <> <(:) || true
+    sleep 1
 done
 kill -KILL $!
 wait $! 2>/dev/null || true
-
-echo "==> the whole"
-begin=$(date +%s)
-code=0
-try "$bundle" || code=$?
-echo "    $(($(date +%s) - begin)) s"
-files >"$place/after"
-diff "$place/before" "$place/after" || { echo "files of the machine were changed" >&2; code=1; }
-[ -z "$(left)" ] || { left; echo "control groups are left" >&2; code=1; }
-mkdir -p build/gpu-rehearsal
-cp -r "$root/results/." build/gpu-rehearsal
-exit "$code"
+whole "over it"

@@ -43,8 +43,9 @@ class Record:
     say: Say
     log_end: Callable[[], str]
 
-    def run(self, steps: Sequence[Step]) -> int:
-        """Run them in order; one that needs a failed one is left out. How many failed or missed something."""
+    def run(self, steps: Sequence[Step]) -> Sequence[Row]:
+        """Run them in order; one that needs a failed one is left out."""
+        every: list[Row] = []
         done: dict[str, dict[str, Any]] = {}
         failed: set[str] = set()
         for step in steps:
@@ -57,6 +58,7 @@ class Record:
                 self.say(f"==> {step.name}")
                 rows, is_whole = self._attempted(step)
                 failed.update([] if is_whole else [step.name])
+            every += rows
             seconds = round(time.monotonic() - begin_seconds, 1)
             for row in rows:
                 bar = f" ({row.target}) {row.verdict}" if row.target else ""
@@ -64,8 +66,7 @@ class Record:
             self.say(f"    {step.name}: {seconds} s")
             done[step.name] = {"seconds": seconds, "rows": [asdict(row) for row in rows]}
             self._write(done)
-        rows_of = [row for step in done.values() for row in step["rows"]]
-        return sum(row["is_met"] is False for row in rows_of)
+        return every
 
     def _attempted(self, step: Step) -> tuple[Sequence[Row], bool]:
         try:
