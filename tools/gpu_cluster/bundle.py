@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.gpu.place import PROGRAMS, ROOT, compile_card
-from tools.gpu_cluster.parts import MIB, packed, write_sums
+from tools.gpu_cluster.parts import MIB, RAW_BYTES, packed, write_sums
 from tools.harness.cluster.binaries import (
     cache_directory,
     cdi_hook_path,
@@ -125,6 +125,9 @@ def _put_image(root: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             target.addfile(member, io.BytesIO(content))
+    # In pieces, so that it may be in several parts.
+    _run("split", f"--bytes={RAW_BYTES // 2}", root / "opt/image.tar", root / "opt/image.tar.")
+    (root / "opt/image.tar").unlink()
     for layer in layers:
         with tarfile.open(fileobj=io.BytesIO(layer)) as members:
             for member in members:

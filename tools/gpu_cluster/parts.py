@@ -7,8 +7,8 @@ from pathlib import Path
 MIB = 1024 * 1024
 MOST_BYTES = 60 * MIB
 """Of a part, compressed."""
-RAW_BYTES = 140 * MIB
-"""Of a part's files: they are compressed to a third."""
+RAW_BYTES = 110 * MIB
+"""Of a part's files: they are compressed to half or less."""
 SUMS = "SHA256SUMS"
 
 

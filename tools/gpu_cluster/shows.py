@@ -97,7 +97,8 @@ class Stage:
         cluster = Cluster(Layout(STATE, self._logs))
         cluster.start()
         self._cluster = cluster
-        # The archive is of docker's kind.
+        pieces = sorted(OPT.glob("image.tar.*"))
+        (OPT / "image.tar").write_bytes(b"".join(path.read_bytes() for path in pieces))
         cluster.node.load_archive(OPT / "image.tar", "", "docker-archive")
         cluster.node.load(pod_root.machine_image(MACHINE))
         return [shown("Kubernetes", cluster.binaries.kubernetes_version)]
