@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bundle=$PWD/build/gpu-bundle
-place=$(mktemp -d -p build)
+place=$(mktemp -d -p "$PWD/build")
 trap 'rm -rf "$place"' EXIT
 root=$place/root
 mkdir -p "$root"
