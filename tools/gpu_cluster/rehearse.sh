@@ -31,7 +31,10 @@ try() {
         mount --bind "$root" "$root"
         mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"; mount -t proc proc "$root/proc"
         mount --bind "$bundle" "$root/bundle"; mount -o remount,bind,ro "$root/bundle"
-        chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bundle/start "$@"; exit $?
+        # No chroot: who enters a mount namespace, as `kubectl exec` does, begins at its real root.
+        mkdir -p "$root/results/old"
+        cd "$root" && pivot_root . results/old && umount -l results/old && rmdir results/old && cd /
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bundle/start "$@"
     ' rehearse "$root" "$1" --simulated "$version" --results /results
 }
 files() { (cd "$root" && find . -path ./results -prune -o -type f -printf '%p %s %T@\n' -o -print | sort); }

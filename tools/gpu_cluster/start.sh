@@ -17,6 +17,8 @@ look() {
     echo "==> what this machine allows ($(nproc) cores, Linux $(uname -r))"
     may "root" test "$(id -u)" = 0
     may "mounts and namespaces" "$box" unshare -m -n -p -f "$box" mount -t tmpfs none /mnt
+    # `kubectl exec` would leave it.
+    may "no chroot around it" "$box" nsenter -t $$ -m "$box" true
     may "device nodes" "$box" unshare -m "$box" sh -c 'mount -t tmpfs none /mnt && mknod /mnt/null c 1 3 && echo >/mnt/null'
     may "an overlay of /usr" "$box" unshare -m "$box" sh -c 'mount -t tmpfs none /mnt && mkdir /mnt/up /mnt/work /mnt/usr &&
         mount -t overlay -o lowerdir=/usr,upperdir=/mnt/up,workdir=/mnt/work none /mnt/usr'
