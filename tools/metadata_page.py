@@ -17,6 +17,7 @@ from gpu_device_plugin.domain.node import (
     memory_enforcer,
     modes,
 )
+from gpu_device_plugin.kubernetes.client import wire
 from gpu_device_plugin.kubernetes.objects import (
     leader_label,
     resource_slices,
@@ -86,7 +87,7 @@ TABLES = {
         Key(labels.CUDA_LABEL, AGENT, "people", "`12.2`"),
         Key(labels.ACS_DRIVER_LABEL, AGENT, "kube-scheduler, for pods that [ask](models.md)", "`535.309.01`"),
         Key(model_catalogue.MODEL_LABEL, "controller; an operator's value stays", "kube-scheduler, for pods that ask", MODEL),
-        Key("nvidia.com/gpu.deploy.client", OTHERS, "the chart's DaemonSets", f"they leave a node with `false` or `paused-for-…`: [driver changes]({CHANGES})"),
+        Key(labels.CLIENT_LABEL, OTHERS, "the chart's DaemonSets, kubectl gpu", f"they leave a node with `false` or `paused-for-…`: [driver changes]({CHANGES})"),
         Key(labels.UPGRADE_STATE_LABEL, OTHERS, AGENT, f"states of the [driver's upgrade]({CHANGES})"),
         Key("nvidia.com/…", "agent, with `--gfd on`", "NVIDIA's tools", _FEATURES),
     ),
@@ -119,6 +120,7 @@ TABLES = {
         Key(pod_annotations.INIT_ALLOCATION, AGENT, COUNTERS, "the same for `spec.initContainers`, sidecars among them"),
         Key("`, `".join(pod_annotations.FIRST_GENERATION), WISH, ACK_TOOLS, _OLDER),
         Key(holdings_annotation.DEVICES_ANNOTATION, AGENT, COUNTERS, "container index -> UUIDs of whole cards, replicas and instances"),
+        Key(wire.ACCESS_ANNOTATION, HELM, "NVIDIA's NRI plugin, kubectl gpu", "on the agent's pods: all cards, [without a RuntimeClass](install.md#without-a-runtimeclass)"),
         Key(ASKED_KEY, "the chart's policy", "people", "what a pod asked before its limits became [claims](dra.md#what-happens-to-a-pod)"),
     ),
     "On other objects": (

@@ -275,8 +275,7 @@ def story(
     else "".
     """
     pod = pod if pod.spec.node_name else _without_cards(pod)
-    # A pod that is bound may be Koordinator's own.
-    asking = pod.as_asking(None if pod.spec.node_name else koordinator_amounts(pod))
+    asking = pod.as_asking(koordinator_amounts(pod))
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
     created = creation_text(pod, datetime.datetime.now(datetime.UTC))
     told = [event for event in events or () if event.is_about(pod) and not _is_past(event, pod)]

@@ -187,9 +187,10 @@ def devices_asked(pod: Pod) -> Mapping[str, int]:
 
 
 def koordinator_amounts(pod: Pod) -> Mapping[str, int]:
-    """What its containers ask together under Koordinator's names for cards and their parts."""
+    """What a pod asks under Koordinator's names for cards and their parts; one that is bound may be Koordinator's own."""
     found: Counter[str] = Counter()
-    for each in (*(pod.spec.init_containers or ()), *pod.spec.containers):
+    every = (*(pod.spec.init_containers or ()), *pod.spec.containers)
+    for each in () if pod.spec.node_name else every:
         limits = each.resources.limits or {}
         found.update({n: _amount(each, limits[n]) for n in KOORDINATOR.names if n in limits})
     return found
