@@ -5,13 +5,46 @@ tests/chart/test_fresh.py checks that it is up to date.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from gpu_device_plugin.domain.grants.container_edits import ListStrategy
+from gpu_device_plugin.domain.nvidia import configuration
+from gpu_device_plugin.domain.nvidia.configuration import PREFIX
+from gpu_device_plugin.settings import nvidia_settings
 from gpu_device_plugin.settings.nvidia_configuration import FEWEST_REPLICAS, File
 from gpu_device_plugin.settings.nvidia_settings import named_by_nvidia
+
+_NAME = f"^({PREFIX})?{configuration._SUBDOMAIN.pattern}$"
+_WAYS = "|".join(way for way in ListStrategy if way is not ListStrategy.AUTO)
+_ROOT = {"pattern": "^(/|$)"}
+BOUNDS: Mapping[str, Mapping[str, Any]] = {
+    ".nvidiaDriverRoot": _ROOT,
+    ".nvidiaDevRoot": _ROOT,
+    ".deviceListStrategy": {"pattern": f"^ *(auto|({_WAYS})( *, *({_WAYS}))*) *$", "minItems": 1},
+    ".deviceListStrategy[]": {"pattern": f"^ *(auto|{_WAYS}) *$"},
+    ".oneshot": {"enum": [False]},
+    ".useNodeFeatureAPI": {"enum": [False]},
+    ".sleepInterval": {
+        "pattern": f"^({nvidia_settings._INTERVAL})$",
+        "minimum": nvidia_settings._SHORTEST_INTERVAL_SECONDS * 10**9,
+    },
+    ".channelIDs": {"maxItems": 1},
+    ".channelIDs[]": {"minimum": 0, "maximum": 0},
+    "timeSlicing": {"required": ["resources"]},
+    "mps": {"required": ["resources"]},
+    "timeSlicing.resources": {"minItems": 1},
+    "mps.resources": {"minItems": 1},
+    ".name": {"pattern": _NAME},
+    ".rename": {"pattern": f"^$|{_NAME}"},
+    ".replicas": {"minimum": FEWEST_REPLICAS},
+    ".devices": {"pattern": "^all$", "minimum": 1, "minItems": 1},
+    ".devices[]": {"pattern": f"^({configuration._REFERENCE.pattern})$", "minimum": 0},
+}
+"""What the settings' own code refuses, by the end of a key's path; `[]` is an entry of a list."""
 
 SCHEMA = Path(__file__).resolve().parents[1] / "charts/gpu-device-plugin/nvidia-configuration.json"
 
@@ -35,11 +68,11 @@ def text() -> str:
                 }
                 made["required"] = way["required"]
             if "items" in way:
-                made["items"] = plain(way["items"], path)
+                made["items"] = plain(way["items"], f"{path}[]")
         if choices.get(path):
             made["enum"] = choices[path]
-        if path.endswith(".replicas"):
-            made["minimum"] = FEWEST_REPLICAS
+        for end, bounds in BOUNDS.items():
+            made |= bounds if path.endswith(end) else {}
         return made
 
     return json.dumps(plain(schema, ""), indent=1) + "\n"

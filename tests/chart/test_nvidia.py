@@ -17,13 +17,24 @@ flags:
   migStrategy: none
   failOnInitError: false
   nvidiaDriverRoot:
+  nvidiaDevRoot: /run/nvidia
   plugin: {deviceListStrategy: [envvar, cdi-cri], deviceIDStrategy: index}
-  gfd: {sleepInterval: 60000000000, outputFile: "-1"}
+  gfd: {sleepInterval: 60000000000, outputFile: "-1", oneshot: false}
 resources: {gpus: [{pattern: "*", name: gpu}]}
 sharing:
   timeSlicing:
     resources: [{name: nvidia.com/gpu, replicas: 2, rename: a, devices: [0, "0:1"]}, {name: gpu, replicas: 3, rename: b, devices: [1]}]
 imex: {channelIDs: [0]}
+"""
+OTHER_KINDS = """
+flags:
+  nvidiaDriverRoot: ""
+  plugin: {deviceListStrategy: "envvar, cdi-annotations"}
+  gfd: {sleepInterval: 1m30s}
+sharing:
+  mps:
+    resources: [{name: nvidia.com/gpu, replicas: 2, rename: "", devices: all}, {name: mig-1g.5gb, replicas: 2, rename: b, devices: 2}]
+imex: {channelIDs: []}
 """
 REFUSED = {
     "flags: {deviceListStrategy: envvar}": "c.flags: unknown key deviceListStrategy; it belongs to flags.plugin.deviceListStrategy",
@@ -35,6 +46,25 @@ REFUSED = {
     "sharing: {mps: {resources: [{name: a, replicas: 2.5}]}}": "resources[0].replicas: wanted integer, not 2.5",
     "sharing: {timeSlicing: {resources: [{name: a, replicas: 1}]}}": "resources[0].replicas: 1 is less than 2",
     "sharing: {timeSlicing: {resources: [{name: a, replicas: 2, device: 0}]}}": "unknown key device; the keys",
+    "flags: {plugin: {deviceListStrategy: foo}}": 'c.flags.plugin.deviceListStrategy: "foo" is not valid',
+    "flags: {plugin: {deviceListStrategy: ''}}": 'c.flags.plugin.deviceListStrategy: "" is not valid',
+    "flags: {plugin: {deviceListStrategy: 'auto,envvar'}}": '"auto,envvar" is not valid',
+    "flags: {plugin: {deviceListStrategy: []}}": "c.flags.plugin.deviceListStrategy: the list is empty",
+    "flags: {plugin: {deviceListStrategy: [foo]}}": 'deviceListStrategy[0]: "foo" is not valid',
+    "flags: {nvidiaDriverRoot: run/nvidia}": 'c.flags.nvidiaDriverRoot: "run/nvidia" is not valid',
+    "flags: {gfd: {oneshot: true}}": "c.flags.gfd.oneshot: true is none of false",
+    "flags: {gfd: {sleepInterval: foo}}": 'c.flags.gfd.sleepInterval: "foo" is not valid',
+    "flags: {gfd: {sleepInterval: 10}}": "c.flags.gfd.sleepInterval: 10 is less than 10000000000",
+    "imex: {channelIDs: [1]}": "c.imex.channelIDs[0]: 1 is more than 0",
+    "imex: {channelIDs: [0, 0]}": "c.imex.channelIDs: wanted at most 1 of them, not [0,0]",
+    "sharing: {timeSlicing: {renameByDefault: true}}": "c.sharing.timeSlicing: resources is missing",
+    "sharing: {timeSlicing: {resources: []}}": "c.sharing.timeSlicing.resources: the list is empty",
+    "sharing: {mps: {resources: [{name: foo.com/gpu, replicas: 2}]}}": 'resources[0].name: "foo.com/gpu"',
+    "sharing: {mps: {resources: [{name: a, replicas: 2, rename: a b}]}}": 'rename: "a b" is not valid',
+    "sharing: {mps: {resources: [{name: a, replicas: 2, rename: b, devices: foo}]}}": 'devices: "foo" is not',
+    "sharing: {mps: {resources: [{name: a, replicas: 2, rename: b, devices: []}]}}": "devices: the list is",
+    "sharing: {mps: {resources: [{name: a, replicas: 2, rename: b, devices: -1}]}}": "-1 is less than 1",
+    "sharing: {mps: {resources: [{name: a, replicas: 2, rename: b, devices: [x]}]}}": 'devices[0]: "x" is',
 }
 
 FILES = {"config": {"map": {"four": "version: v1\n", "two": {"version": "v1"}}, "default": "four"}}
@@ -231,10 +261,11 @@ def test_helm_refuses_a_file_that_no_agent_takes(text: str, words: str, tmp_path
         assert words in str(refusal.value)
 
 
-def test_helm_takes_a_file_that_agents_take(tmp_path: Path) -> None:
-    (tmp_path / "c").write_text(EVERY_KIND)
-    assert read_configuration(tmp_path / "c").gpu_patterns
-    for given in (EVERY_KIND, yaml.safe_load(EVERY_KIND)):
+@pytest.mark.parametrize("text", [EVERY_KIND, OTHER_KINDS])
+def test_helm_takes_a_file_that_agents_take(text: str, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text(text)
+    assert read_configuration(tmp_path / "c").sharing.resources
+    for given in (text, yaml.safe_load(text)):
         assert manifests(values={"config": {"map": {"c": given}}})
 
 

@@ -179,8 +179,8 @@ what a registry has, helm cannot know.
 {{- end }}
 
 {{/*
-What every agent would refuse in one of NVIDIA's configuration files, by the schema of the types that it is read with
-(python -m tools.nvidia_schema); the rest only the agent knows.
+What every agent would refuse in one of NVIDIA's configuration files as far as it shows in one key, by the schema of the
+types that it is read with (python -m tools.nvidia_schema); the rest only the agent knows.
 */}}
 {{- define "gpu-device-plugin.checkConfig" -}}
 {{- $file := printf "config.map.%s" .name }}
@@ -222,10 +222,22 @@ What every agent would refuse in one of NVIDIA's configuration files, by the sch
 {{- if and $schema.enum (not (has $value $schema.enum)) }}
 {{- fail (printf "%s: %v is none of %s" $at $value (join ", " $schema.enum)) }}
 {{- end }}
-{{- if and $schema.minimum (lt (float64 $value) $schema.minimum) }}
-{{- fail (printf "%s: %v is less than %v" $at $value $schema.minimum) }}
+{{- if and (eq $type "string") $schema.pattern (not (regexMatch $schema.pattern (toString $value))) }}
+{{- fail (printf "%s: %q is not valid: wanted %s" $at $value $schema.pattern) }}
+{{- end }}
+{{- if and (hasKey $schema "minimum") (has $type (list "integer" "number")) (lt (float64 $value) $schema.minimum) }}
+{{- fail (printf "%s: %v is less than %.0f" $at $value $schema.minimum) }}
+{{- end }}
+{{- if and (hasKey $schema "maximum") (gt (float64 $value) $schema.maximum) }}
+{{- fail (printf "%s: %v is more than %.0f" $at $value $schema.maximum) }}
 {{- end }}
 {{- if eq $type "array" }}
+{{- if lt (len $value) (int $schema.minItems) }}
+{{- fail (printf "%s: the list is empty" $at) }}
+{{- end }}
+{{- if and $schema.maxItems (gt (len $value) (int $schema.maxItems)) }}
+{{- fail (printf "%s: wanted at most %v of them, not %s" $at $schema.maxItems (toJson $value)) }}
+{{- end }}
 {{- range $place, $each := $value }}
 {{- include "gpu-device-plugin.checkValue" (dict "at" (printf "%s[%d]" $at $place) "value" $each "schema" $schema.items "file" $.file) }}
 {{- end }}

@@ -70,7 +70,7 @@ def _off(why: str) -> Callable[[bool], bool]:
 
 def _interval(text: str) -> str:
     """A Go duration in hours, minutes and seconds, or a number of nanoseconds."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?|(\d+)", text)
+    found = re.fullmatch(_INTERVAL, text)
     hours, minutes, seconds, ns = (int(each or 0) for each in found.groups()) if found else [0] * 4
     if hours * 3600 + minutes * 60 + seconds + ns / 1e9 < _SHORTEST_INTERVAL_SECONDS:
         raise ConfigError(
@@ -106,6 +106,7 @@ def of_nvidia(text: str, names: Names, **more: Any) -> Any:
     return setting(None, text, *names.variables.split(), extra=names, **more)
 
 
+_INTERVAL = r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?|(\d+)"
 _SHORTEST_INTERVAL_SECONDS = 10
 _WITHOUT_EFFECT = "Accepted without effect."
 
