@@ -37,7 +37,7 @@ class PodSpecs:
     @property
     def ended(self) -> frozenset[PodRef]:
         """Those with grants that are past."""
-        return frozenset(filter(self._live.ledger.of_pod, self._past))
+        return self._granted & self._past.keys()
 
     def keep(self, names: Collection[PodKey]) -> None:
         """One that is gone may be made again under its name, with another spec; one that is there was fetched."""
@@ -47,9 +47,13 @@ class PodSpecs:
         """A call was refused, whoever made it: its pod asks no more, and another may come under its name."""
         if refused:
             self._add([refused.pod])
-        has_grants = self._live.ledger.of_pod
-        kept = self._fetched.items()
-        self._fetched = {k: s for k, s in kept if s.ref not in self._past and has_grants(s.ref)}
+
+        def is_it(spec: PodRequest) -> bool:
+            if refused:
+                return spec.ref.key == refused.pod.key
+            return not (spec.is_finished or self._live.ledger.of_pod(spec.ref))
+
+        self._fetched = {key: spec for key, spec in self._fetched.items() if not is_it(spec)}
 
     async def read(
         self, watched: Specs, listed: Sequence[ListedPod], resource: str, fetch_spec: FetchSpec
