@@ -97,7 +97,7 @@ async def test_a_refused_pods_text_is_not_taken_for_the_next_pod_of_its_name(
     """With other wishes, and equal amounts; whether the refused call's pod was known, or one of several."""
     node = Node()
     asked = (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller
-    node.caller_lookup.forget(asked if is_named else None)
+    node.caller_lookup.pods.forget(asked if is_named else None)
     node.text = replace(TEXT, ref=replace(POD, uid="uid-2"))
 
     again = await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
@@ -143,6 +143,17 @@ async def test_the_next_pod_of_a_name_whose_grants_are_over_is_asked_for() -> No
     await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
     node.live.ledger = Ledger()
     node.listed = ListedPod(PodRef("default", "late"))
+
+    assert (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller.pod == POD
+
+
+async def test_a_pod_made_again_is_asked_for_before_it_is_refused_as_unknown() -> None:
+    """A kubelet before 1.34 lists finished pods: such a text was fetched once, and never again."""
+    node = Node()
+    node.text = replace(TEXT, ref=OLD, is_finished=True)
+    with pytest.raises(UnknownPodError):
+        await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.text = TEXT
 
     assert (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller.pod == POD
 

@@ -116,6 +116,20 @@ def test_a_card_for_one_pod_alone_stays_its_own_until_the_api_server_tells_the_p
     assert kept("m00") == kept("m01", pod("a").ref) == NOBODY
 
 
+def test_a_pod_is_over_whose_name_a_finished_one_has_in_list() -> None:
+    """Kubelets before 1.34 list those, and the watch leaves them out: the API server told of its end."""
+    held, names = ledger(grant("a", "m00")), [has("a")]
+
+    assert say(names, (), [], ended=[pod("a").ref]).over(held) == {"slice-a"}
+    for lives in (
+        say(names, (), []),
+        say(names, (), [], ended=[pod("a").ref], is_settled=False),
+        say(names, None, [], ended=[pod("a").ref]),
+        say(names, [noted("uid-a", "m00")], [], ended=[pod("a").ref]),
+    ):
+        assert lives.over(held) == NOBODY
+
+
 def test_a_pod_replaced_under_its_name_is_over() -> None:
     """A StatefulSet's pod comes back with the same name and another uid: by API server or checkpoint."""
     old, nameless = grant("a", "m00"), changed(grant("b", "m01"), pod=PodRef("default", "b"))

@@ -391,6 +391,26 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
         0,
         (Step("create", 20.0, {"pod": 1, "shape": "static pair"}),),
     ),
+    "a pod that was refused when its container started again goes on, and is alone on its card": (
+        2,
+        (
+            Step("create", 5.0, {"pod": 2, "shape": "whole"}),
+            Step("create", 70.0, {"pod": 1, "shape": "alone"}),
+            Step("restart_kubelet", 40.0, {"away": 0.3, "late": 0.0, "forgets": True}),
+            Step("disk_full", 0.1, {"seconds": 10.0}),
+            Step("restart_container", 30.0, {"pod": 1, "container": 0}),
+            Step("restart_kubelet", 30.0, {"away": 0.3, "late": 10.0, "bound": "small"}),
+        ),
+    ),
+    "a pod that asked for nothing is made again under its name, and the watch is behind": (
+        0,
+        (
+            Step("create", 5.0, {"pod": 1, "shape": "small"}),
+            Step("create", 5.0, {"pod": 2, "shape": "nothing"}),
+            Step("api_behind", 1.0, {"seconds": 300.0, "lag": 60.0}),
+            Step("replace", 20.0, {"pod": 2, "shape": "plain"}),
+        ),
+    ),
 }
 
 

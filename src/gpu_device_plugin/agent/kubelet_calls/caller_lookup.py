@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpu_device_plugin.agent.kubelet_calls.pod_specs import FetchSpec, PodSpecs
 from gpu_device_plugin.agent.state.ledger_store import LiveLedger
-from gpu_device_plugin.domain.grants.caller import Call, Caller, Specs, find_caller
+from gpu_device_plugin.domain.grants.caller import Call, Caller, NobodyAsksError, Specs, find_caller
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import Witnesses, not_taken_back
 from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef
@@ -47,7 +47,7 @@ class CallerLookup:
         self._live = live
         self._seen: dict[PodKey, str] = {}  # and their uids, as far as a spec has told them
         self._holding: frozenset[PodKey] = frozenset()  # those of `_seen` that held units
-        self._pods = PodSpecs(live)
+        self.pods = PodSpecs(live)
         self._over: frozenset[str] = frozenset()
         self.left_running: frozenset[str] = frozenset()
         """Pods that were gone at the last call, but for a process."""
@@ -62,15 +62,11 @@ class CallerLookup:
         names = frozenset(pod.key for pod in steady)
         there = (self._seen.keys() & {pod.key for pod in listed}) | names
         self._seen = {key: self._seen.get(key, "") for key in there}
-        self._pods.keep(names)
-
-    def forget(self, refused: Caller | None) -> None:
-        """A call was refused, of this pod or of one that is not known."""
-        self._pods.forget(refused)
+        self.pods.keep(names)
 
     def specs(self) -> Specs:
         """As far as they are known without asking."""
-        return self._pods.known(self.sources.specs())
+        return self.pods.known(self.sources.specs())
 
     async def identify(
         self,
@@ -81,8 +77,35 @@ class CallerLookup:
     ) -> FoundCaller:
         """Who makes this call; the kubelet offers these units. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
+        before = self._seen, self._holding
+        try:
+            caller, specs = await self._find(listed, call, session, admitting)
+        except NobodyAsksError:  # perhaps the text known under its name is of the pod before
+            self._seen, self._holding = before
+            caller, specs = await self._find(listed, call, session, admitting, is_again=True)
+        witnesses = self.sources.witnesses(listed, specs, self.pods.ended)
+        self._over = witnesses.over(self._live.ledger)
+        if offered is not None:
+            ledger, over = self._live.ledger, self._over
+            self._over -= not_taken_back(ledger, over, call.resource, offered, witnesses.ended)
+        left = witnesses.left_running(self._live.ledger)
+        self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
+        living = self.living
+        return FoundCaller(caller, OF_FRACTIONS.ledger(living), living, _held(caller, listed))
+
+    async def _find(
+        self,
+        listed: Sequence[ListedPod],
+        call: Call,
+        session: Caller | None,
+        admitting: PodRef | None,
+        *,
+        is_again: bool = False,
+    ) -> tuple[Caller, Specs]:
+        """Who asks, and the specs; `is_again`: a GET for each pod that may, also where it is known."""
         watched, fetch = self.sources.specs(), self.sources.fetch_spec
-        specs, doubtful = await self._pods.read(watched, listed, call.resource, fetch)
+        read = self.pods.read(watched, listed, call.resource, fetch, is_again=is_again)
+        specs, doubtful = await read
         sure = {key: spec for key, spec in specs.items() if key not in doubtful}
         # One that held units, holds none and has no spec is another: a static pod's file was edited.
         empty = {entry.pod.key for entry in listed if not entry.resources}
@@ -94,16 +117,7 @@ class CallerLookup:
             session = None
         own = OF_FRACTIONS.ledger(self._live.ledger)
         mine, known = OF_FRACTIONS.pods(listed), OF_FRACTIONS.specs(sure)
-        caller = find_caller(call, mine, known, own, seen, session, admitting)
-        witnesses = self.sources.witnesses(listed, specs, self._pods.ended)
-        self._over = witnesses.over(self._live.ledger)
-        if offered is not None:
-            ledger, over = self._live.ledger, self._over
-            self._over -= not_taken_back(ledger, over, call.resource, offered, witnesses.ended)
-        left = witnesses.left_running(self._live.ledger)
-        self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
-        living = self.living
-        return FoundCaller(caller, OF_FRACTIONS.ledger(living), living, _held(caller, listed))
+        return find_caller(call, mine, known, own, seen, session, admitting), specs
 
     def _replaced_since(self, specs: Specs) -> frozenset[PodKey]:
         """Names under which other pods were seen, by the uids."""

@@ -57,6 +57,7 @@ class FractionCalls(KubeletCalls):
     async def _allocate(self, call: Call) -> ContainerEdits:
         """Make the grant durable, then answer; only one resource of a container carries the edits."""
         grant = await self._grant(call)
+        self.caller_lookup.pods.granted(grant.pod)
         self._view(call)  # the mode may have changed
         edits = ContainerEdits()
         if self.schemes.fractions.answers(call.resource):
@@ -125,7 +126,7 @@ class FractionCalls(KubeletCalls):
         """Also forget the decision: the kubelet makes no further call for this pod."""
         self._calls = self._calls.refuse()
         if error.reason != "CallCutOff":  # which may come again
-            self.caller_lookup.forget(self._caller)
+            self.caller_lookup.pods.forget(self._caller)
         super()._refuse(call, error)
 
 

@@ -43,6 +43,10 @@ class PodSpecs:
         """One that is gone may be made again under its name, with another spec; one that is there was fetched."""
         self._fetched = {key: spec for key, spec in self._fetched.items() if key in names}
 
+    def granted(self, pod: PodRef) -> None:
+        """It was given units, also one that was refused when a container of it started again."""
+        self._past.pop(pod, None)
+
     def forget(self, refused: Caller | None) -> None:
         """A call was refused, whoever made it: its pod asks no more, and another may come under its name."""
         if refused:
@@ -56,10 +60,17 @@ class PodSpecs:
         self._fetched = {key: spec for key, spec in self._fetched.items() if not is_it(spec)}
 
     async def read(
-        self, watched: Specs, listed: Sequence[ListedPod], resource: str, fetch_spec: FetchSpec
+        self,
+        watched: Specs,
+        listed: Sequence[ListedPod],
+        resource: str,
+        fetch_spec: FetchSpec,
+        *,
+        is_again: bool,
     ) -> tuple[Specs, frozenset[PodKey]]:
         """With one GET for a pod that the watch lacks, or may know only as the one before it.
 
+        `is_again`: also for each that lacks the resource, whatever is known of it.
         Also the pods whose GET has failed: they need not be those that the watch knows by their names.
 
         A container is asked for once a resource, and only the first call sees it as a new one: so
@@ -75,7 +86,9 @@ class PodSpecs:
         wanted = [
             entry.pod
             for entry in listed
-            if entry.pod.key in unsure or self._is_wanted(entry, resource, specs)
+            if entry.pod.key in unsure
+            or self._is_wanted(entry, resource, specs)
+            or (is_again and resource not in entry.resources)
         ]
         fetched, doubtful = await _fetch(wanted, fetch_spec)
         specs.update((spec.ref.key, spec) for spec in fetched)
@@ -94,8 +107,6 @@ class PodSpecs:
         """Those of the watch that nobody has replaced or may have; one that it knows as finished asks nothing."""
         granted = frozenset(grant.pod for grant in self._live.ledger.grants.values())
         self._add(self._granted - granted)
-        for pod in granted - self._granted:  # the kubelet has admitted it again
-            self._past.pop(pod, None)
         self._granted = granted
         return {k: s for k, s in watched.items() if s.is_finished or s.ref not in self._past}
 

@@ -29,6 +29,10 @@ from gpu_device_plugin.errors import UnknownPodError
 Specs: TypeAlias = Mapping[PodKey, PodRequest]
 
 
+class NobodyAsksError(UnknownPodError):
+    """No pod that is known can be asking."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What the kubelet asks for, in GetPreferredAllocation or in Allocate.
@@ -264,7 +268,7 @@ def _only(call: Call, candidates: Sequence[Caller], listed: Sequence[ListedPod])
             f"{few(map(str, candidates))}; refused rather than guessed, create them one after the other",
             reason="UnknownPod",
         )
-    raise UnknownPodError(
+    raise NobodyAsksError(
         f"no pod of this node is known to wait for {call}; the kubelet lists "
         f"{few(str(entry.pod) for entry in listed) or 'no pod'}; create the pod again, and see "
         f"whether the agent reaches the API server",

@@ -144,7 +144,7 @@ class Witnesses:
         server stays short: a pod lives that the API server has, and the checkpoint names.
         """
         pod = grant.pod
-        is_finished = pod.uid in self._finished
+        is_finished = pod.uid in self._finished or self._is_outlived(grant)
         if grant.holder.claim or (not is_finished and self._is_listed(pod)):
             return False
         if is_finished:
@@ -153,6 +153,11 @@ class Witnesses:
         if self.is_settled:
             return is_told or not self._is_named(grant)
         return is_told and pod in self.ended
+
+    def _is_outlived(self, grant: Grant) -> bool:
+        """Whether List has its name for a finished pod that came after it: told as ended, and named no more."""
+        is_told = self.is_settled and grant.pod in self.ended and is_over(grant.pod, self.specs)
+        return is_told and self.snapshot.has_checkpoint and not self._is_named(grant)
 
     def _is_listed(self, pod: PodRef) -> bool:
         """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""
