@@ -48,7 +48,7 @@ unpack() {
 
 # What needs no kubelet: the checks of the bare card, with the machine's own Python.
 bare() {
-    echo "a kubelet cannot run here$refused. The checks of make gpu, which need none:"
+    echo "a kubelet cannot run here, for want of: ${refused#; }. The checks of make gpu, which need none:"
     place=$(mktemp -d)
     trap 'rm -rf "$place"' EXIT
     unpack "$place"
