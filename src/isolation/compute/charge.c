@@ -367,8 +367,3 @@ bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns)
 	meter->let_go_ns = now_ns;
 	return false;
 }
-
-bool charge_wants_event(const struct meter *meter)
-{
-	return meter->tail.worst_ns >= EXCESS_NS / 2;
-}

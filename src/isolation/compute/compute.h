@@ -276,5 +276,3 @@ void charge_forget(struct meter *meter, uint64_t now_ns);
 
 /* Must a launch that may take so long wait until more of what is out was measured? */
 bool charge_holds(struct meter *meter, uint64_t worst_ns, uint64_t now_ns);
-/* So much is behind no event that the next launch needs one. */
-bool charge_wants_event(const struct meter *meter);

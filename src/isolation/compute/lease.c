@@ -420,10 +420,6 @@ static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 
 	if (is_holder && now_ns + out_ns + launch->estimate.mean_ns <= page->hold_until_ns)
 		return 0;
-	/* Its copies would keep the others waiting. */
-	if (!is_holder && !meter->is_mixed && meter->copies_ns > LAPSE_NS &&
-	    !is_alone(card, now_ns))
-		return between(NAP_LEAST_NS, meter->copies_ns / 2, NAP_MOST_NS);
 	if (!is_holder && credit_ns < NEED_NS &&
 	    (!is_alone(card, now_ns) || turns_are_wanted(card, now_ns))) {
 		give_up(card, &lease);

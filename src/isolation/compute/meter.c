@@ -298,7 +298,7 @@ static bool is_event_due(const struct meter *meter, const struct meter_launch *l
 		return true;
 	return tail->is_sample || !launch->estimate.is_known || tail->mean_ns >= EVENT_WORK_NS ||
 	       tail->launches >= EVENT_LAUNCHES ||
-	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS || charge_wants_event(meter);
+	       launch->now_ns - meter->recorded_ns >= EVENT_EVERY_NS;
 }
 
 /* At first two events behind a sample: while it runs, both are queued. */
