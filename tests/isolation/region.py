@@ -81,7 +81,7 @@ class Region:
         return self._word(CARDS_AT + card * _CARD_BYTES + 112)
 
     def lease(self, card: int = 0) -> int:
-        """Until when a process has the slice's lease, and its slot; 0: given up."""
+        """Until when a process has the slice's lease, and in the low byte its slot; 0: cleared."""
         return self._word(CARDS_AT + card * _CARD_BYTES + 128)
 
     def reaped(self) -> int:

@@ -189,8 +189,8 @@ void turns_want(int card, uint64_t until_ns);
 /* Does another process wait? */
 bool turns_are_wanted(int card, uint64_t now_ns);
 /*
- * Has one that waits had less of the card, or, with `to_holder`, one that has the lease? Else who
- * goes `to_holder` is let go without a lease of its own.
+ * Must this process wait, because another that waits has had less of the card? `to_holder`: it asks
+ * to go without a lease, so the holder counts as waiting; an answer of no is noted as its turn.
  */
 bool turns_yields(int card, bool to_holder, uint64_t now_ns);
 

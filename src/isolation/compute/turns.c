@@ -70,7 +70,9 @@ bool turns_are_wanted(int card, uint64_t now_ns)
 	return i < slots();
 }
 
-/* Those who did not want the card meanwhile start from there. Lost where two are at once: no harm.
+/*
+ * `turn_ns`: the most card time of a process when it was let go. One that returns after a pause is
+ * raised to nearly that. Of two updates at once one may be lost; the next one makes up for it.
  */
 static void note_let_go(int card, int slot)
 {
