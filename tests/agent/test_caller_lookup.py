@@ -158,6 +158,45 @@ async def test_a_pod_made_again_is_asked_for_before_it_is_refused_as_unknown() -
     assert (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller.pod == POD
 
 
+async def test_a_pod_that_asks_for_nothing_stays_so_when_nobody_answers() -> None:
+    """Of a static pod that was seen nobody tells what it asks; the only new pod was taken for the caller."""
+    node = Node()
+    node.listed, node.is_away = ListedPod(PodRef("kube-system", "static")), True
+    node.caller_lookup.remember([node.listed])
+    idle = PodRequest(EARLY.ref, (replace(MAIN, amounts={}),))
+    node.watched[idle.ref.key] = idle
+    node.beside = [ListedPod(idle.ref)]
+
+    with pytest.raises(UnknownPodError):
+        await node.caller_lookup.identify(Call(Resource.MEM, 1), None)
+
+
+async def test_a_running_pod_that_was_refused_is_not_over_because_of_that() -> None:
+    """Its kubelet lost what it holds and asked again, the disk was full, and then the kubelet restarted."""
+    node = Node()
+    node.watched |= {POD.key: TEXT, EARLY.ref.key: EARLY}
+    node.live.ledger = granted(POD)
+    asked = await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.caller_lookup.pods.forget(asked.caller)
+    node.listed = ListedPod(EARLY.ref)
+    await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+
+    assert not node.ended
+
+
+async def test_what_was_fetched_of_a_pod_whose_grants_are_over_is_not_the_next_ones() -> None:
+    """A kubelet before 1.34 lists it until the next one of its name is there."""
+    node = Node()
+    node.watched[EARLY.ref.key] = EARLY
+    node.text = replace(TEXT, ref=OLD)
+    asked = await node.caller_lookup.identify(Call(Resource.CORE, 5), None)
+    node.live.ledger = granted(OLD)
+    await node.caller_lookup.identify(Call(Resource.MEM, 1), asked.caller)
+    node.live.ledger, node.text = Ledger(), TEXT
+
+    assert (await node.caller_lookup.identify(Call(Resource.CORE, 5), None)).caller.pod == POD
+
+
 async def test_the_watch_has_the_last_word() -> None:
     """What it tells later counts."""
     node = Node()

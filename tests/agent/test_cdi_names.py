@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 
+from gpu_device_plugin.agent.card_watch import configuration_follower
 from gpu_device_plugin.agent.card_watch.configuration_follower import (
     ConfigurationFollower,
     InForce,
@@ -339,8 +340,9 @@ async def test_another_strategy_of_a_file_comes_into_force_with_its_event(
 
 
 async def test_a_configuration_is_followed_while_the_disk_of_specifications_is_stuck(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(configuration_follower, "_CDI_SECONDS", 60.0)
     of = Following(tmp_path, "envvar")
     os.mkfifo(of.spec)  # anyone who reads it waits for somebody who writes
     reading = asyncio.ensure_future(of.follower.read_cdi())

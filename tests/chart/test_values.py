@@ -80,6 +80,7 @@ REFUSED = {
     "cdi.generator=/usr/bin/nvidia-ctk,simulate.profile=t4": "goes with neither cdi.generator nor",
     "cdi.managementAnnotation=true,runtimeClassName=nvidia": "goes with neither runtimeClassName nor",
     "cdi.generator=/usr/bin/nvidia-ctk": "set deviceListStrategy to auto or cdi-cri",
+    "cdi.generator=/usr/bin/nvidia-ctk,config.map.x=flags: {deviceDiscoveryStrategy: auto}": "set deviceListStrategy to auto or cdi-cri",
     "cdi.managementAnnotation=true,deviceListStrategy=envvar": "set deviceListStrategy to auto",
     "cdi.managementAnnotation=true,deviceListStrategy=auto": "which deviceListStrategy auto may fall back: set it to cdi-cri",
     "cdi.managementAnnotation=true,config.map.x=flags: {plugin: {deviceListStrategy: auto}}": "may fall back: set it to cdi-cri",

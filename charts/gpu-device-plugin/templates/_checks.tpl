@@ -54,7 +54,7 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- if and (or .Values.cdi.generator .Values.cdi.managementAnnotation) (not (or (include "gpu-device-plugin.asksForCdi" .) .Values.config.name)) }}
 {{- fail "cdi.generator and cdi.managementAnnotation are for cards that come by CDI: set deviceListStrategy to auto or cdi-cri" }}
 {{- end }}
-{{- if and .Values.cdi.managementAnnotation (contains "\"auto\"" (include "gpu-device-plugin.askedStrategies" .)) }}
+{{- if and .Values.cdi.managementAnnotation (regexMatch "\" *auto *\"" (include "gpu-device-plugin.askedStrategies" .)) }}
 {{- fail "cdi.managementAnnotation is for nodes on which nothing reads NVIDIA_VISIBLE_DEVICES, to which deviceListStrategy auto may fall back: set it to cdi-cri" }}
 {{- end }}
 {{- if and .Values.cdi.managementAnnotation .Values.policies.enabled (not (kindIs "slice" .Values.policies.cdiNamespaces)) }}

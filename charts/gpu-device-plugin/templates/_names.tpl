@@ -53,14 +53,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 
 {{/* Not empty where cards may come by CDI: the settings ask for it, those of some node, or a file of `config.map`. */}}
 {{- define "gpu-device-plugin.asksForCdi" -}}
-{{- if regexMatch "cdi-(cri|annotations)|\"auto\"" (include "gpu-device-plugin.askedStrategies" .) }}true{{ end }}
+{{- if regexMatch "cdi-(cri|annotations)|\" *auto *\"" (include "gpu-device-plugin.askedStrategies" .) }}true{{ end }}
 {{- end }}
 
 {{/* As JSON what says how cards come on some node; a file that is given as text stands there as the object that it is. */}}
 {{- define "gpu-device-plugin.askedStrategies" -}}
 {{- $asked := list .Values.deviceListStrategy .Values.nodeSettings.map }}
 {{- range .Values.config.map }}
-{{- $asked = append $asked (kindIs "map" . | ternary . (fromYaml (toString .))) }}
+{{- $file := kindIs "map" . | ternary . (fromYaml (toString .)) }}
+{{- $flags := kindIs "map" $file.flags | ternary $file.flags dict }}
+{{- $plugin := kindIs "map" $flags.plugin | ternary $flags.plugin dict }}
+{{- $asked = append $asked $plugin.deviceListStrategy }}
 {{- end }}
 {{- toJson $asked }}
 {{- end }}

@@ -135,7 +135,7 @@ class Admission:
 
         Those of pods that are gone but not reconciled yet, whose units the kubelet gives again;
         and what this container held of fractions before, if the kubelet admits it again. A grant without
-        uid and container, made while the API server was away, is of a pod of this name before.
+        uid and container, made while the API server was away, is of a pod of this name before, or of an init container.
         """
         mine = self.ledger.of_pod(grant.pod, grant.container) if grant.container else ()
         before = {g.slice_id for g in mine if self.schemes.is_fraction(g)}

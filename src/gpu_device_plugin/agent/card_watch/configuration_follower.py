@@ -100,7 +100,7 @@ class ConfigurationFollower:
                 if self.settings.cdi_dir:
                     job = partial(read_cdi_cards, Path(self.settings.cdi_dir))
                     self._specs = await self._cdi_thread.run(job)
-                self._name()
+        self._name()
 
     def name_cards(self, look: Callable[[], SeenCards]) -> None:
         """From now on it is known how containers' cards are named, under any configuration."""

@@ -25,8 +25,8 @@ class PodSpecs:
     def __init__(self, live: LiveLedger) -> None:
         self._live = live
         self._fetched: Specs = {}
-        self._past: dict[PodRef, None] = {}
-        """Pods that ask no more: refused, replaced as a GET has told, or without grants since; the latest last."""
+        self._past: dict[PodRef, bool] = {}
+        """Pods whose spec counts no more, the latest last: refused, or (True) ended, as a GET or their grants tell."""
         self._granted: frozenset[PodRef] = frozenset()
 
     def known(self, watched: Specs) -> Specs:
@@ -36,21 +36,21 @@ class PodSpecs:
 
     @property
     def ended(self) -> frozenset[PodRef]:
-        """Those with grants that are past."""
-        return self._granted & self._past.keys()
+        """Those with grants that have ended."""
+        return frozenset(pod for pod in self._granted if self._past.get(pod))
 
     def keep(self, names: Collection[PodKey]) -> None:
-        """One that is gone may be made again under its name, with another spec; one that is there was fetched."""
+        """Drop what was fetched of other pods: new ones may come under their names, with other specs."""
         self._fetched = {key: spec for key, spec in self._fetched.items() if key in names}
 
     def granted(self, pod: PodRef) -> None:
-        """It was given units, also one that was refused when a container of it started again."""
+        """It got units, so it is not past, also if a call of it was refused before."""
         self._past.pop(pod, None)
 
     def forget(self, refused: Caller | None) -> None:
-        """A call was refused, whoever made it: its pod asks no more, and another may come under its name."""
+        """A call was refused: another pod may come under its pod's name. None: it is not known whose call it was."""
         if refused:
-            self._add([refused.pod])
+            self._add([refused.pod], is_over=False)
 
         def is_it(spec: PodRequest) -> bool:
             if refused:
@@ -86,25 +86,26 @@ class PodSpecs:
         wanted = [
             entry.pod
             for entry in listed
-            if entry.pod.key in unsure
-            or self._is_wanted(entry, resource, specs)
-            or (is_again and resource not in entry.resources)
+            if entry.pod.key in unsure or self._is_wanted(entry, resource, specs)
         ]
-        fetched, doubtful = await _fetch(wanted, fetch_spec)
+        again = [entry.pod for entry in listed if is_again and resource not in entry.resources]
+        before = [spec.ref for spec in (*watched.values(), *self._fetched.values())]
+        fetched, failed = await _fetch([*dict.fromkeys([*wanted, *again])], fetch_spec)
+        doubtful = failed & {pod.key for pod in wanted}  # the others are known as before
         specs.update((spec.ref.key, spec) for spec in fetched)
         uids = {spec.ref.key: spec.ref.uid for spec in fetched}
-        before = [spec.ref for spec in (*watched.values(), *self._fetched.values())]
         self._add(r for r in before if r.uid and uids.get(r.key, r.uid) not in {"", r.uid})
         unwatched = (there - self._current(watched).keys()) | ahead.keys()
         self._fetched = {key: specs[key] for key in unwatched & specs.keys()}
         return specs, doubtful
 
-    def _add(self, pods: Iterable[PodRef]) -> None:
-        past = {**self._past, **dict.fromkeys(pods)}
-        self._past = dict.fromkeys(islice(past, max(0, len(past) - _PAST), None))
+    def _add(self, pods: Iterable[PodRef], *, is_over: bool = True) -> None:
+        self._past.update({pod: is_over or self._past.get(pod, False) for pod in pods})
+        for oldest in [*islice(self._past, max(0, len(self._past) - _PAST))]:
+            del self._past[oldest]
 
     def _current(self, watched: Specs) -> Specs:
-        """Those of the watch that nobody has replaced or may have; one that it knows as finished asks nothing."""
+        """The watch's specs without pods that are past; a finished one stays, because it asks for nothing."""
         granted = frozenset(grant.pod for grant in self._live.ledger.grants.values())
         self._add(self._granted - granted)
         self._granted = granted
@@ -112,8 +113,12 @@ class PodSpecs:
 
     def _ahead(self, current: Specs) -> Specs:
         """What was fetched of pods that the watch has not, or has others of the name of."""
-        ours = self._fetched.items()
-        return {k: s for k, s in ours if k not in current or current[k].ref.uid != s.ref.uid}
+        return {
+            key: spec
+            for key, spec in self._fetched.items()
+            if (spec.is_finished or spec.ref not in self._past)
+            and (key not in current or current[key].ref.uid != spec.ref.uid)
+        }
 
     def _is_wanted(self, entry: ListedPod, resource: str, specs: Specs) -> bool:
         known = specs.get(entry.pod.key)

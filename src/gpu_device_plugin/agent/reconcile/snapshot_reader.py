@@ -48,26 +48,26 @@ class SnapshotReader:
         return self._witnesses(listed, entries, self.specs())
 
     def witnesses(
-        self, listed: Sequence[ListedPod], specs: Specs, replaced: frozenset[PodRef]
+        self, listed: Sequence[ListedPod], specs: Specs, ended: frozenset[PodRef]
     ) -> Witnesses:
         """The same of a List that has just been read, with the checkpoint while List may be short.
 
-        Each of the kubelet's calls asks. A checkpoint that cannot be read is none. `replaced` are pods
-        of whose end a GET has told.
+        Each of the kubelet's calls asks. A checkpoint that cannot be read is none. `ended` are pods of
+        whose end a GET has told, or the loss of their grants.
         """
         entries: Sequence[CheckpointEntry] | None = None
         with suppress(KubeletError):
             entries = None if self.is_settled() else self.checkpoint()
-        return self._witnesses(listed, entries, specs, replaced)
+        return self._witnesses(listed, entries, specs, ended)
 
     def _witnesses(
         self,
         listed: Sequence[ListedPod],
         entries: Sequence[CheckpointEntry] | None,
         specs: Specs,
-        replaced: frozenset[PodRef] = frozenset(),
+        ended: frozenset[PodRef] = frozenset(),
     ) -> Witnesses:
-        snapshot, ended = KubeletSnapshot.of(listed, entries), self._ended() | replaced
+        snapshot, ended = KubeletSnapshot.of(listed, entries), self._ended() | ended
         is_up = self.is_settled()
         return Witnesses(snapshot, dict(specs), self.is_synced(), is_up, ended, self.runs)
 
