@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tools.bench.rows import Row, shown
+from tools.gpu_cluster.driver_root import copy_driver
 from tools.gpu_cluster.parts import MOST_BYTES, SUMS, PartError, packed, write_sums
 from tools.gpu_cluster.pod_root import machine_image
 from tools.gpu_cluster.steps import Record, Step
@@ -81,3 +82,25 @@ def test_the_image_has_the_machines_links_and_library_directories(tmp_path: Path
 
     assert image.links == {"bin": "usr/bin"}
     assert image.files["etc/ld.so.conf"] == b"/usr/local/cuda/lib64\n"
+
+
+def test_a_driver_is_copied_without_what_its_machine_lacks(tmp_path: Path) -> None:
+    theirs = tmp_path / "machine/usr/lib64"
+    theirs.mkdir(parents=True)
+    (theirs / "libcuda.so.580.1").write_text("cuda")
+    (theirs / "libcuda.so.1").symlink_to("libcuda.so.580.1")
+    # Debian's alternatives are absolute links, which lead out of a machine that is mounted elsewhere.
+    (theirs / "libnvidia-ml.so").symlink_to("/etc/alternatives/none")
+
+    copy_driver(tmp_path / "machine", tmp_path / "driver")
+
+    ours = tmp_path / "driver/usr/lib/x86_64-linux-gnu"
+    assert {path.name for path in ours.iterdir()} == {"libcuda.so.580.1", "libcuda.so.1"}
+    assert (ours / "libcuda.so.1").read_text() == "cuda"
+    assert not list((tmp_path / "driver/usr/bin").iterdir())
+
+    program = tmp_path / "machine/usr/lib/nvidia/current/nvidia-smi"
+    program.parent.mkdir(parents=True)
+    program.write_text("smi")
+    copy_driver(tmp_path / "machine", tmp_path / "again")
+    assert (tmp_path / "again/usr/bin/nvidia-smi").read_text() == "smi"

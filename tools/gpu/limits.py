@@ -73,7 +73,7 @@ class _Group:
 
 def measure(place: Place) -> list[Row]:
     """Every question that this machine can answer, and which these were."""
-    if reason := _missing(place):
+    if reason := missing(place):
         return [Row("the driver's own memory limits", "set and held", f"not run: {reason}")]
     answers: _Answers = {}
     for number, check in _CHECKS.items():
@@ -94,7 +94,8 @@ def measure(place: Place) -> list[Row]:
     ]
 
 
-def _missing(place: Place) -> str:
+def missing(place: Place) -> str:
+    """Why limits by this driver cannot be tried here; empty: they can."""
     if int(place.card.driver.partition(".")[0]) < FIRST_DRIVER:
         return f"driver {place.card.driver} has none, {FIRST_DRIVER} is the first"
     if os.geteuid() != 0:

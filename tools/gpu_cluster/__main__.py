@@ -55,12 +55,14 @@ def main() -> int:
                 Step("uninstall", stage.uninstall, cluster),
             )
         )
+        if not asked.simulated:
+            chapter = Chapter("Slices in pods", METHOD, tuple(rows))
+            (asked.results / "section").write_text(chapter_text(chapter, level=3))
     finally:
-        stage.end()
-        _remove_empty_groups()
-    if not asked.simulated:
-        chapter = Chapter("Slices in pods", METHOD, tuple(rows))
-        (asked.results / "section").write_text(chapter_text(chapter, level=3))
+        try:
+            stage.end()
+        finally:
+            _remove_empty_groups()
     missed = sum(row.is_met is False for row in rows)
     _say(f"==> {missed} failed or missed" if missed else "==> nothing failed")
     return 1 if missed else 0

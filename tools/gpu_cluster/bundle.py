@@ -41,7 +41,7 @@ PACKAGES = (
 LEFT_OUT = ("dev", "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/lib/apt/lists", "var/cache")  # fmt: skip
 NETWORK_PLUGINS = ("ptp", "host-local", "loopback")
 SITE = "usr/local/lib/python3.11/dist-packages"
-TREE = ("tools", "charts", "samples", "src/find_header.py")
+TREE = ("tools", "charts", "samples", "src/find_header.py", "src/gpu_device_plugin")
 
 
 def main() -> None:
@@ -162,7 +162,7 @@ def _write_parts(root: Path, bundle: Path) -> None:
 
     def write(numbered: tuple[int, Sequence[str]]) -> None:
         number, names = numbered
-        command = "tar --no-recursion --hard-dereference -C $0 -T - -c | gzip >$1"
+        command = 'tar --no-recursion --hard-dereference -C "$0" -T - -c | gzip >"$1"'
         part = bundle / f"part-{number}.tar.gz"
         lines = "".join(f"{name}\n" for name in [*directories, *names])
         _run("nice", "bash", "-o", "pipefail", "-c", command, root, part, lines=lines)

@@ -26,7 +26,7 @@ PYTHON
 
 # try BUNDLE: becomes `start` there
 try() {
-    exec unshare --mount --net --pid --fork --kill-child --propagation private -- bash -c '
+    exec unshare --mount --net --propagation private -- bash -c '
         root=$1 bundle=$2; shift 2
         mount --bind "$root" "$root"
         mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"; mount -t proc proc "$root/proc"
@@ -37,7 +37,7 @@ try() {
         exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bundle/start "$@"
     ' rehearse "$root" "$1" --simulated "$version" --results /results
 }
-files() { (cd "$root" && find . -path ./results -prune -o -type f -printf '%p %s %T@\n' -o -print | sort); }
+files() { (cd /proc/sys && grep . vm/{overcommit_memory,panic_on_oom} kernel/panic{,_on_oops} kernel/keys/root_max*); (cd "$root" && find . -path ./results -prune -o -type f -printf '%p %s %T@\n' -o -print | sort); }
 # Control groups without a process; others are another cluster's.
 left() { for each in $(find /sys/fs/cgroup -regex '.*/k8s\.io/.*' -type d); do grep -q . "$each/cgroup.procs" || echo "$each"; done; }
 
@@ -68,6 +68,11 @@ while ! grep -q "==> README's pod" "$place/log"; do
     kill -0 $! || { cat "$place/log"; exit 1; }
     sleep 1
 done
+# It ends last of its namespace.
+first=$(pgrep -P $!)
 kill -KILL $!
 wait $! 2>/dev/null || true
+ended() { [ ! -e "/proc/$first" ] || grep -q "^State:.Z" "/proc/$first/status"; }
+for _ in {1..20}; do ! ended || break; sleep 1; done
+ended || { kill -KILL "$first"; echo "what was started goes on after a kill" >&2; exit 1; }
 whole "over it"

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from tools.gpu_cluster.driver_root import copy_driver
 from tools.harness.cluster.cdi_node import LIBRARIES, CdiNode, lay_out
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
-from tools.harness.cluster.layout import Layout
+from tools.harness.cluster.layout import Layout, overlay_file
 from tools.harness.cluster.pods import CORE, FOREVER, MEMORY, slice_of
 from tools.harness.cluster.processes import Program, ProgramError
 from tools.harness.cluster.waiting import wait_for
@@ -36,6 +36,15 @@ SHOWN = re.compile(r"(\d+)MiB / +(\d+)MiB")
 WINDOW_SECONDS, SIMULATED_SECONDS = 6.0, 1.0
 OVER_SECONDS = 45
 """An upgrade of the agent and a restart of the kubelet fit in."""
+KERNEL = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/keys/root_maxbytes": 25_000_000,
+}
+"""What a kubelet sets for the whole machine where it finds anything else."""
 KINDS = {
     "a stream of 100 µs kernels": ("work", "stream"),
     "copies of 32 MB from pinned memory": ("copies",),
@@ -48,7 +57,8 @@ class Stage:
     def __init__(self, simulated: str, results: Path) -> None:
         self._simulated = DRIVER if simulated == "1" else simulated
         self._logs = results / "logs"
-        shutil.rmtree(self._logs, ignore_errors=True)  # of an earlier try
+        for log in self._logs.glob("*.log"):  # of an earlier try
+            log.unlink()
         self._driver = OPT / "driver"
         self._state = OPT / "driver-state" if simulated else None
         self._programs: list[Program] = []
@@ -69,7 +79,7 @@ class Stage:
         """The card as it is seen from outside every container."""
         if self._state:
             programs = [path for path in [MACHINE / "usr/bin/nvidia-smi"] if path.exists()]
-            lay_out(self._driver, self._state, PROFILE, self._simulated, programs)
+            lay_out(self._driver, self._state, PROFILE, self._simulated, programs, cards=1)
         else:
             copy_driver(MACHINE, self._driver)
         base = {**library_base(), "LD_LIBRARY_PATH": str(self._driver / LIBRARIES)}
@@ -94,6 +104,7 @@ class Stage:
 
     def cluster_up(self) -> Sequence[Row]:
         """Control plane and node, with both images."""
+        _keep_kernel_settings()
         cluster = Cluster(Layout(STATE, self._logs))
         cluster.start()
         self._cluster = cluster
@@ -146,6 +157,7 @@ class Stage:
 
     def shares(self) -> Sequence[Row]:
         """One pod at a time, against the same program outside."""
+        self._clear()
         rows: list[Row] = []
         for percent in (30, 60):
             self._run_pod(f"share-{percent}", slice_of(2, percent))
@@ -156,12 +168,11 @@ class Stage:
             for percent in (30, 60):
                 part = compute.rate(self._tell(f"share-{percent}", pod_root.CARD, *full)) / native
                 rows.append(self._judged(compute.share_row(what, percent, part)))
-        self._remove("share-30", "share-60")
         return rows
 
     def together(self) -> Sequence[Row]:
         """Three pods at the same moment."""
-        self._remove("first-slice")
+        self._clear()
         pods = {"first-30": 30, "second-30": 30, "only-40": 40}
         for name, percent in pods.items():
             self._run_pod(name, slice_of(2, percent))
@@ -174,7 +185,6 @@ class Stage:
         finally:
             for process in processes:
                 end(process)
-        self._remove(*pods)
         return [
             self._judged(
                 compute.share_row(f"{name}, of the three's work", percent, rate / sum(rates))
@@ -188,19 +198,22 @@ class Stage:
         if self._simulated:
             return [Row(what, target, "not run: it does not start on a simulated driver")]
         units = min(8, self._units // 4)
-        for percent in (100, 60, 30):
-            self._run_pod(f"torch-{percent}", slice_of(units, percent))
+        self._clear()
+        self._run_pod("torch-100", slice_of(units, 100))
         script = "import torch; print(torch.__version__, torch.cuda.is_available())"
         asked = f"{self._python} -c '{script}' 2>&1 || true"
-        version = self._in("torch-60", "sh", "-c", asked).strip()
+        version = self._in("torch-100", "sh", "-c", asked).strip()
         if not version.endswith("True"):
             return [Row(what, target, f"not run: {version[-200:]}")]
         program = f"{pod_root.INSIDE}/torch_fill.py"
-        told = self._tell("torch-60", self._python, program)
+        told = self._tell("torch-100", self._python, program)
         rows = [shown(what, version), *frameworks.fill_rows("in a pod", self._bytes(units), told)]
         words = [self._python, program.replace("fill", "work"), "gemm", f"{self._seconds:g}"]
         all_of_it = 0.0
         for percent in (100, 60, 30):
+            if percent < 100:  # one after the other: they are more than a card
+                self._clear()
+                self._run_pod(f"torch-{percent}", slice_of(units, percent))
             told = self._tell(f"torch-{percent}", *words)
             all_of_it = all_of_it or compute.rate(told)
             part = compute.rate(told) / all_of_it
@@ -208,11 +221,11 @@ class Stage:
             rows.append(
                 frameworks.right_row(f"PyTorch, {percent} %: relative error", told["error"])
             )
-            self._remove(f"torch-{percent}")
         return rows
 
     def upgrade(self) -> Sequence[Row]:
         """Another tag of the image, and another kubelet, while a program runs in its slice."""
+        self._clear()
         words = f"{pod_root.CARD} work stream {self._turns} {OVER_SECONDS}; {FOREVER}"
         self._run_pod("kept", slice_of(2, 30), pod_root.on_card("sh", "-c", words))
         before = self._container("kept")
@@ -228,9 +241,7 @@ class Stage:
         work = self._judged(compute.share_row("its work meanwhile", 30, part))
         smi = self._nvidia_smi("kept", 2)
         self._run_pod("after", slice_of(2, 30))
-        rows = [kept, work, smi, self._nvidia_smi("after", 2)]
-        self._remove("kept", "after")
-        return rows
+        return [kept, work, smi, self._nvidia_smi("after", 2)]
 
     def _upgraded(self) -> None:
         name = f"localhost/gpu-device-plugin:{self._version}"
@@ -240,7 +251,7 @@ class Stage:
 
     def driver_limits(self) -> Sequence[Row]:
         """Whether this machine's driver could hold memory limits by itself."""
-        missing = limits._missing(self._place)
+        missing = limits.missing(self._place)
         able = f"not run: {missing}" if missing else "this driver and this machine can"
         rows = [shown("memory limits by the driver", able)]
         if int(self._place.card.driver.partition(".")[0]) < 535:
@@ -253,6 +264,7 @@ class Stage:
 
     def uninstall(self) -> Sequence[Row]:
         """What the node has afterwards."""
+        self._clear()
         Helm(self.cluster).uninstall()
         left = left_on_nodes(self.cluster) - {MODE.partition("=")[0]}
         wait_for("nothing is offered", lambda: not self._offers(), 60)
@@ -262,18 +274,22 @@ class Stage:
 
     def end(self) -> None:
         """Everything down; what is left goes with the namespaces."""
-        for program in self._programs:
-            program.stop()
-        if self._cluster:
-            self._cluster.stop()
+        try:
+            for program in self._programs:
+                program.stop()
+        finally:
+            if self._cluster:
+                self._cluster.stop()
 
     def log_end(self) -> str:
         """Of the three logs that were written last."""
         logs = sorted(self._logs.glob("*.log"), key=lambda path: path.stat().st_mtime)[-3:]
         ends = [f"--- {path.name}\n{path.read_text(errors='replace')[-600:]}" for path in logs]
         if self._cluster:
-            told = self.cluster.kubectl("get", "pods,events", "-A")[-3000:]
-            ends.append(told)
+            try:
+                ends.append(self.cluster.kubectl("get", "pods,events", "-A", seconds=10)[-3000:])
+            except (ProgramError, subprocess.TimeoutExpired) as error:  # the API server failed
+                ends.append(str(error))
         return "\n".join(ends)
 
     def _wait_for_agent(self) -> None:
@@ -313,8 +329,9 @@ class Stage:
             log = self.cluster.kubectl("logs", name, "--tail=5")
             raise RuntimeError(f"{name}: {found['status'].get('message', '')} {log}")
 
-    def _remove(self, *names: str) -> None:
-        self.cluster.kubectl("delete", "pod", "--wait=true", *names)
+    def _clear(self) -> None:
+        """No pod has the card: what an earlier step left, also one that failed, would take its share."""
+        self.cluster.kubectl("delete", "pod", "--all", "--wait=true")
 
     def _in(self, name: str, *words: str) -> str:
         return self.cluster.kubectl("exec", name, "--", *words)
@@ -345,3 +362,11 @@ class Stage:
     def _judged(self, row: Row) -> Row:
         """A simulated card's speed is not this product's."""
         return shown(row.what, row.measured) if self._simulated else row
+
+
+def _keep_kernel_settings() -> None:
+    """The kubelet finds its values set, in files of this namespace, and leaves the machine's as they are."""
+    for name, value in KERNEL.items():
+        file = OPT / name.replace("/", "-")
+        file.write_text(f"{value}\n")
+        overlay_file(Path("/proc/sys", name), file, ())

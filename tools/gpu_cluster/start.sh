@@ -3,8 +3,6 @@
 # A whole Kubernetes from the files beside this one, slices of this machine's card in its pods, and what they show.
 # As root, without network, in namespaces of its own. What it unpacks lies in memory; only the results stay.
 set -u
-here=$(cd "$(dirname "$0")" && pwd)
-box=$here/busybox
 
 # may WORDS COMMAND ...: says whether the machine allows it
 may() {
@@ -18,7 +16,7 @@ look() {
     may "root" test "$(id -u)" = 0
     may "mounts and namespaces" "$box" unshare -m -n -p -f "$box" mount -t tmpfs none /mnt
     # `kubectl exec` would leave it.
-    may "no chroot around it" "$box" nsenter -t $$ -m "$box" true
+    may "no chroot around it" "$box" nsenter -t $$ -m "$PWD/busybox" true
     may "device nodes" "$box" unshare -m "$box" sh -c 'mount -t tmpfs none /mnt && mknod /mnt/null c 1 3 && echo >/mnt/null'
     may "an overlay of /usr" "$box" unshare -m "$box" sh -c 'mount -t tmpfs none /mnt && mkdir /mnt/up /mnt/work /mnt/usr &&
         mount -t overlay -o lowerdir=/usr,upperdir=/mnt/up,workdir=/mnt/work none /mnt/usr'
@@ -28,7 +26,11 @@ look() {
     may "control groups" "$box" sh -c "mkdir $tree/gpu-cluster && rmdir $tree/gpu-cluster"
     case " $* " in
     *" --simulated "*) ;;
-    *) ls /dev/nvidia[0-9]* >/dev/null 2>&1 || { echo "no GPU: there is no /dev/nvidia0. Nothing was run."; exit 0; } ;;
+    *)
+        # A driver that nothing has used since the boot has no device nodes yet.
+        nvidia-modprobe -u -c 0 >/dev/null 2>&1
+        nvidia-smi -L >/dev/null 2>&1
+        ls /dev/nvidia[0-9]* >/dev/null 2>&1 || { echo "no GPU: there is no /dev/nvidia0. Nothing was run."; exit 0; } ;;
     esac
 }
 
@@ -37,10 +39,10 @@ unpack() {
     begin=$(date +%s)
     while read -r sum name; do
         case $name in part-*) (
-            [ "$("$box" sha256sum <"$here/$name")" = "$sum  -" ] && "$box" gunzip -c "$here/$name" | "$box" tar -x -C "$1"
+            [ "$("$box" sha256sum <"$name")" = "$sum  -" ] && "$box" gunzip -c "$name" | "$box" tar -x -C "$1"
         ) || echo "$name" >>"$1/damaged" & ;;
         esac
-    done <"$here/SHA256SUMS"
+    done <SHA256SUMS
     wait
     [ ! -e "$1/damaged" ] || { echo "missing or damaged: $(cat "$1/damaged")"; exit 1; }
     echo "    unpacked: $(($(date +%s) - begin)) s"
@@ -49,11 +51,14 @@ unpack() {
 # What needs no kubelet: the checks of the bare card, with the machine's own Python.
 bare() {
     echo "a kubelet cannot run here, for want of: ${refused#; }. The checks of make gpu, which need none:"
+    python=${PYTHON_GPU:-python3}
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        { echo "they need Python 3.11 or later, which $python is not; PYTHON_GPU names another"; exit 1; }
     place=$(mktemp -d)
     trap 'rm -rf "$place"' EXIT
     unpack "$place"
     cd "$place/opt/tree" || exit 1
-    PYTHONPATH=$place/opt/nvml python3 -m tools.gpu --native "$place/opt/native" --program "$place/opt/programs/card" \
+    PYTHONPATH=$place/opt/tree/src:$place/opt/nvml "$python" -m tools.gpu --native "$place/opt/native" --program "$place/opt/programs/card" \
         --keep "$results/gpu.json" --document "$results/bare-card"
     exit
 }
@@ -65,6 +70,11 @@ for word in "$@"; do
     previous=$word
 done
 mkdir -p "$results" && results=$(cd "$results" && pwd) || exit 1
+# Names relative to the bundle: what is mounted on /mnt may hide its place.
+cd "$(dirname "$0")" || exit 1
+box=./busybox
+for each in SHA256SUMS busybox; do [ -r $each ] || { echo "missing: $each"; exit 1; }; done
+[ -x "$box" ] || chmod +x "$box" || exit 1
 
 if [ "${GPU_CLUSTER_INSIDE-}" != 1 ]; then
     look "$@"
@@ -72,13 +82,14 @@ if [ "${GPU_CLUSTER_INSIDE-}" != 1 ]; then
     # The one that may have PyTorch, by the name that it has here.
     GPU_CLUSTER_PYTHON=$(command -v "${PYTHON_GPU:-python3}" || echo python3)
     export GPU_CLUSTER_PYTHON
-    GPU_CLUSTER_INSIDE=1 exec "$box" unshare -m -n /bin/sh "$here/start" "$@"
+    GPU_CLUSTER_INSIDE=1 exec "$box" unshare -m -n /bin/sh ./start "$@" --results "$results"
 fi
 echo "==> unpacking"
-"$box" mount -t tmpfs -o mode=755,size=12g none /mnt && cd /mnt || exit 1
+"$box" mount -t tmpfs -o mode=755,size=12g none /mnt || exit 1
 unpack /mnt
+cd /mnt || exit 1
 mkdir -p machine proc sys dev run tmp
-"$box" pivot_root . machine || exit 1
+bin/busybox pivot_root . machine || exit 1
 cd /
 PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 mount --rbind /machine/sys /sys && mount --rbind /machine/dev /dev && mount -t proc proc /proc || exit 1

@@ -99,7 +99,15 @@ class CdiNode:
         )
 
 
-def lay_out(driver: Path, state: Path, profile: str, version: str, programs: Sequence[Path]) -> int:
+def lay_out(
+    driver: Path,
+    state: Path,
+    profile: str,
+    version: str,
+    programs: Sequence[Path],
+    *,
+    cards: int = 0,
+) -> int:
     """Make the root of a simulated driver; its state lies elsewhere: what mounts the root may not write there.
 
     Args:
@@ -108,6 +116,7 @@ def lay_out(driver: Path, state: Path, profile: str, version: str, programs: Seq
         profile: Of its cards.
         version: Of the driver.
         programs: What is to stand in its usr/bin.
+        cards: How many; 0: as many as the profile has.
 
     Returns:
         How many cards it has.
@@ -115,7 +124,8 @@ def lay_out(driver: Path, state: Path, profile: str, version: str, programs: Seq
     libraries = driver / LIBRARIES
     for directory in (libraries, driver / "dev", driver / "usr/bin"):
         directory.mkdir(parents=True)
-    words = ("simulate", "create", f"--profile={profile}", f"--driver-version={version}")
+    words = ["simulate", "create", f"--profile={profile}", f"--driver-version={version}"]
+    words += [f"--cards={cards}"] if cards else []
     program = Path(sys.executable).parent / "gpu-device-plugin"
     command_output([str(program), *words, f"--state={libraries}"])
     (libraries / STATE_NAME).rename(state)
