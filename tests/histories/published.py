@@ -7,7 +7,7 @@ containers that run. The truth is what the kubelet's book says that living pods 
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tests.histories.truth import against_the_rules, card_of_device, grants, hol
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
 from gpu_device_plugin.domain.fractions.pod_annotations import ALLOCATION, CORE_ALLOCATION
+from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
     HOLDINGS_ANNOTATION,
@@ -76,6 +77,7 @@ def untruths(node: Node) -> Iterator[str]:
     yield from _cards(node, annotations.get(CARDS_ANNOTATION))
     yield from _labels(node, meta.get("labels", {}), annotations.get(CARDS_ANNOTATION))
     away = {c.uuid for c in node.driver.cards if not c.is_sound or waits(node, c.uuid)}
+    noted = noted_grants(node)
     sure = [
         life
         for life in node.pods.living()
@@ -83,16 +85,17 @@ def untruths(node: Node) -> Iterator[str]:
         and away.isdisjoint(pods[life.pod.uid].units)
         and not against_the_rules(node, life)
         and not (pods[life.pod.uid].devices and may_be_given_twice(node))
-        and not _has_another_grant(node, life)
+        and not _has_another_grant(noted, life, pods[life.pod.uid])
     ]
     yield from _of_pods(node, sure, pods, containers)
 
 
-def _has_another_grant(node: Node, life: Life) -> bool:
+def _has_another_grant(noted: Iterable[Grant], life: Life, has: Has) -> bool:
     """Of a call that was cut off, by its name alone: the agent drops it when it knows that List is whole."""
-    units = {hold.unit for hold in holds(node) if hold.life is life}
+    fractions = (ids for by_resource in has.units.values() for ids in by_resource.values())
+    units = set[str]().union(*fractions, *has.chosen.values())
     mine = {"", life.pod.uid}
-    its = [g for g in noted_grants(node) if g.pod.name == life.pod.name and g.pod.uid in mine]
+    its = [g for g in noted if g.pod.name == life.pod.name and g.pod.uid in mine]
     return any(units.isdisjoint(grant.all_ids) for grant in its)
 
 

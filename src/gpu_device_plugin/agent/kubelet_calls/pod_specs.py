@@ -109,6 +109,8 @@ class PodSpecs:
         granted = frozenset(grant.pod for grant in self._live.ledger.grants.values())
         self._add(self._granted - granted)
         self._granted = granted
+        if not self._past:
+            return watched
         return {k: s for k, s in watched.items() if s.is_finished or s.ref not in self._past}
 
     def _ahead(self, current: Specs) -> Specs:
