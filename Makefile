@@ -76,7 +76,7 @@ house: $(STAMP) ## How large the parts are, and how that changed since the last 
 	@$(BIN)/python -m tools.house $(SINCE)
 
 # Not daemonset/, which needs helm: python -m tests.chart.rendering
-WRITERS := tools.contract_page tools.metadata_page tools.nvidia_schema tools.settings_page tools.words_file tools.dashboards.agent tools.dashboards.controller tests.chart.readme
+WRITERS := tools.chart_values tools.contract_page tools.metadata_page tools.nvidia_schema tools.settings_page tools.words_file tools.dashboards.agent tools.dashboards.controller tests.chart.readme
 
 golden: $(STAMP) ## Write again what tests compare with: tests/golden, generated pages, dashboards
 	@mkdir -p build && touch build/golden-before

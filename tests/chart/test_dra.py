@@ -40,7 +40,7 @@ def test_nothing_of_claims_is_there_unless_they_are_asked_for() -> None:
     text = render()
     assert "resourceclaims" not in text
     assert "plugins_registry" not in text
-    assert "allocation_api:" not in text
+    assert 'allocation_api: "device-plugin"\n' in text
     (main,) = agent(manifests())["containers"]
     assert "--cdi-dir=" in main["args"]
 
@@ -83,7 +83,7 @@ def test_every_variable_that_a_policy_uses_is_one_of_its_own() -> None:
 
 def test_the_agent_gets_its_directories_and_rights() -> None:
     """Of other nodes' slices it may change nothing, by policy."""
-    made = manifests(ON, "allocationApi=dra", "dra.cdiDir=/etc/cdi", "kubeletDir=/data/kubelet")
+    made = manifests(ON, "allocationApi=dra", "cdiDir=/etc/cdi", "kubeletDir=/data/kubelet")
     (main,) = agent(made)["containers"]
     mounts = {mount["mountPath"] for mount in main["volumeMounts"]}
     settings = one(made, "ConfigMap")["data"]["config.yaml"]
@@ -93,7 +93,7 @@ def test_the_agent_gets_its_directories_and_rights() -> None:
         "/data/kubelet/plugins/gpu-device-plugin",
         "/etc/cdi",
     } <= mounts
-    assert "allocation_api: dra\n" in settings
+    assert 'allocation_api: "dra"\n' in settings
     assert 'cdi_dir: "/etc/cdi"\n' in settings
     assert "--cdi-dir=" not in main["args"]
     more = rights(one(made, "ClusterRole")) - rights(one(manifests(), "ClusterRole"))
@@ -224,7 +224,7 @@ def test_claims_have_a_policy_for_each_thing_that_tenants_may_write() -> None:
         ((ON, "dra.wholeCards=aliyun.com/gpu-mem"), "gpu-mem is the name of a slice's amount"),
         (("allocationApi=dra",), "allocationApi dra needs dra.enabled"),
         ((ON, "dra.namespaces={Team_A}"), "at '/dra/namespaces/0'"),
-        ((ON, "dra.cdiDir=cdi"), "at '/dra/cdiDir'"),
+        ((ON, "cdiDir=cdi"), "at '/cdiDir'"),
         ((ON, "dra.claimMakers=null"), "missing property 'claimMakers'"),
         (("allocationApi=window",), "at '/allocationApi'"),
     ],

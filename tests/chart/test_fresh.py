@@ -9,7 +9,7 @@ import yaml
 from tests.chart.readme import README, described, leaves, rendered
 from tests.chart.rendering import CHART, HELM, LINTER, NAME, PLAIN, ROOT, plain, render
 
-from tools import nvidia_schema
+from tools import chart_values, nvidia_schema
 
 ACCEPTED = {
     "deployment-replicas": "one page: a browser's events go on where its page was drawn",
@@ -40,6 +40,12 @@ def test_the_readme_is_that_of_the_values() -> None:
 def test_helm_checks_nvidias_files_by_the_types_that_the_agent_reads_them_with() -> None:
     """To write it again: python -m tools.nvidia_schema."""
     assert nvidia_schema.SCHEMA.read_text() == nvidia_schema.text()
+
+
+def test_the_chart_has_the_agents_settings_as_the_agent_has_them() -> None:
+    """To write it again: python -m tools.chart_values."""
+    assert chart_values.SCHEMA.read_text() == chart_values.text()
+    assert chart_values.TEMPLATE.read_text() == chart_values.template()
 
 
 def test_the_schema_says_what_every_value_does() -> None:

@@ -39,7 +39,7 @@ def installed(cluster: Cluster, serving_agent: Agent, agent_image: AgentImage) -
     image = (f"image.repository={agent_image.repository}", f"image.tag={agent_image.tag}")
     cards = ("simulate.profile=v100", "simulate.driverVersion=615.71.09")
     way = ("memoryEnforcer=auto", "driverLimitBy=toolkit")
-    place = f"dra.cdiDir={cluster.node.cdi_directory}"
+    place = f"cdiDir={cluster.node.cdi_directory}"
     helm.install(*way, place, *cards, *image, *NO_HOOKS)
     for each in (RELEASE, name) if TREE.is_dir() else ():
         see_unified_tree(cluster, each)

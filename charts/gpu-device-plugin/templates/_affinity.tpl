@@ -57,7 +57,7 @@ layout, which an open card would prevent; a node without the operator's label is
 {{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
 {{- $waits := ternary (dict $client "true") dict (eq .root.Values.driverUpgrades "nodeSelector") }}
 nodeSelector:
-  {{- toYaml (merge (deepCopy .selector) $waits (dict "kubernetes.io/os" "linux")) | nindent 2 }}
+  {{- toYaml (merge (deepCopy (.selector | default dict)) $waits (dict "kubernetes.io/os" "linux")) | nindent 2 }}
 affinity:
   {{- toYaml (set $affinity "nodeAffinity" $node) | nindent 2 }}
 {{- end }}

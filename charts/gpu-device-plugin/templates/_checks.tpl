@@ -140,7 +140,7 @@ products know and this one does not serve yet. Every manifest that the agent nee
 {{- fail (printf "dra.wholeCards %s is the name of a slice's amount, which the policies make into other claims: give whole cards another name, for instance nvidia.com/gpu" .Values.dra.wholeCards) }}
 {{- end }}
 {{- $kubelet := clean .Values.kubeletDir }}
-{{- $taken := list "/etc/gpu-device-plugin" "/var/lib/gpu-device-plugin" "/run/gpu-device-plugin" "/sys/fs/cgroup" (clean .Values.dra.cdiDir) (clean .Values.mps.root) }}
+{{- $taken := list "/etc/gpu-device-plugin" "/var/lib/gpu-device-plugin" "/run/gpu-device-plugin" "/sys/fs/cgroup" (clean .Values.cdiDir) (clean .Values.mps.root) }}
 {{- range list "device-plugins" "pod-resources" "pods-api" "plugins_registry" "plugins/gpu-device-plugin" }}
 {{- $taken = append $taken (printf "%s/%s" $kubelet .) }}
 {{- end }}

@@ -34,7 +34,7 @@ class _CodedRow(_Row, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code: int
 
 
-class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file."""
 
     xids: tuple[_CodedRow, ...] = ()
@@ -69,10 +69,10 @@ def health_rules(
     )
 
 
-def _parse(text: str, name: str) -> _Table:
+def _parse(text: str, name: str) -> Table:
     try:
         plain = yaml.safe_load(text)
-        table = msgspec.convert({} if plain is None else plain, _Table)
+        table = msgspec.convert({} if plain is None else plain, Table)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise ConfigError(f"XID table {name}: {error}") from error
     codes = [row.code for row in table.xids]

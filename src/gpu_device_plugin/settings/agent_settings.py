@@ -39,6 +39,7 @@ from gpu_device_plugin.settings.setting import (
     setting,
 )
 
+CLASS_NAME = r"[a-z0-9][-a-z0-9.]*[*]?"
 _CAPABILITY = "all|compat32|compute|display|graphics|ngx|utility|video"  # NVIDIA's toolkit's
 
 
@@ -72,7 +73,7 @@ def _compute_policy(text: str) -> ComputePolicy:
 def _class_names(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Names of RuntimeClasses, or beginnings of names before a `*`."""
     names = tuple(text.strip() for text in texts if text.strip())
-    if bad := [name for name in names if not re.fullmatch(r"[a-z0-9][-a-z0-9.]*\*?", name)]:
+    if bad := [name for name in names if not re.fullmatch(CLASS_NAME, name)]:
         raise ConfigError(
             f"{clip(bad[0])!r} is neither a RuntimeClass's name nor a beginning and *"
         )
@@ -100,7 +101,9 @@ class Settings(NvidiaSettings):
         NodeMode.CORE_MEM, "Node mode, if the node has no label `ack.node.gpu.schedule`."
     )
     memory_unit: MemoryUnit = setting(
-        MemoryUnit.GIB, "Size of one aliyun.com/gpu-mem, in the whole cluster."
+        MemoryUnit.GIB,
+        "Size of one aliyun.com/gpu-mem, in the whole cluster.",
+        value="gpuMemoryUnit",  # R-401
     )
     placement: PlacementPolicy = setting(
         PlacementPolicy.BINPACK,
@@ -125,7 +128,7 @@ class Settings(NvidiaSettings):
     )
     isolation: Isolation = setting(
         Isolation.ON,
-        "With `on` containers get limits and the isolation library. If the library is missing, all cards are unhealthy.",
+        "Whether containers get limits and the isolation library. If the library is missing, all cards are unhealthy.",
     )
     memory_enforcer: EnforcerChoice = setting(
         EnforcerChoice.AUTO,
@@ -170,6 +173,7 @@ class Settings(NvidiaSettings):
     startup_taint: str = setting(
         "",
         "Key of the node's taint that the agent removes once its device lists are out; only once in a node's life.",
+        bounds={"pattern": "^([A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?)?$", "max_length": 316},
     )
     recovery_seconds: float = setting(
         30,

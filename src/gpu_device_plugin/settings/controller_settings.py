@@ -61,6 +61,7 @@ class ControllerSettings:
         "gpu-device-plugin-scheduler",
         "Common name of kube-scheduler's client certificate.",
         bounds={"pattern": "^[ -~]{1,64}$"},
+        value="tls.clientName",
     )
     tls_names: str = setting(
         "localhost,127.0.0.1",
@@ -85,6 +86,7 @@ class ControllerSettings:
         "",
         "Common name of the API server's client certificate, which the webhook then wants.",
         bounds={"pattern": "^[ -~]{0,64}$"},
+        value="webhook.clientName",
     )
     webhook_client_ca_file: str = setting(
         "", "CA that signs it, PEM; by default the one of kube-scheduler's certificate."

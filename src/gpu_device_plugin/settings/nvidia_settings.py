@@ -167,7 +167,10 @@ class NvidiaSettings(IgnoredSettings):
         "CONFIG_FILE_SRCDIR",
     )
     default_config: str = setting(
-        "", "File of that directory for nodes without such a label.", "DEFAULT_CONFIG"
+        "",
+        "File of `--config-file-srcdir` for nodes without the label of `--node-label`.",
+        "DEFAULT_CONFIG",
+        value="config.default",
     )
     fallback_strategies: tuple[Fallback, ...] = setting(
         (Fallback.NAMED, Fallback.SINGLE),
@@ -175,6 +178,7 @@ class NvidiaSettings(IgnoredSettings):
         "FALLBACK_STRATEGIES",
         is_list=True,
         convert=_fallbacks,
+        value="config.fallbackStrategies",
     )
     node_label: str = setting(
         "nvidia.com/device-plugin.config", "The node label that names the file.", "NODE_LABEL"
@@ -205,10 +209,12 @@ class NvidiaSettings(IgnoredSettings):
     device_id_strategy: IdStrategy | None = of_nvidia(
         "How whole cards and MIG instances are named to containers, and cards of slices where CDI brings them; by default uuid.",
         Names("DEVICE_ID_STRATEGY", "flags.plugin.deviceIDStrategy", "id_strategy"),
+        value="deviceIDStrategy",
     )
     pass_device_specs: bool | None = of_nvidia(
         "Whether answers contain device nodes.",
         Names("PASS_DEVICE_SPECS", "flags.plugin.passDeviceSpecs", "access.passes_nodes"),
+        value="compatWithCPUManager",
     )
     shared_devices_allocation_policy: AllocationPolicy | None = of_nvidia(
         "How replicas and instances are spread over the cards; by default distributed.",
@@ -223,12 +229,14 @@ class NvidiaSettings(IgnoredSettings):
         Names("NVIDIA_DRIVER_ROOT", "flags.nvidiaDriverRoot", "driver_root"),
         aliases=("--nvidia-driver-root",),
         convert=optional_directory,
+        value="nvidiaDriverRoot",
     )
     dev_root: str | None = of_nvidia(
         "The host directory that has `dev/`; by default that of the driver.",
         Names("NVIDIA_DEV_ROOT", "flags.nvidiaDevRoot", "dev_root"),
         aliases=("--nvidia-dev-root",),
         convert=optional_directory,
+        value="nvidiaDevRoot",
     )
     cdi_annotation_prefix: str | None = of_nvidia(
         "Prefix of the annotation of cdi-annotations; by default `cdi.k8s.io/`.",
@@ -261,6 +269,7 @@ class NvidiaSettings(IgnoredSettings):
     gfd: bool | None = of_nvidia(
         "Whether NVIDIA's feature labels (`nvidia.com/gpu.product` and others) are written to the node; by default not.",
         Names("", "", "features.is_on"),
+        value="gfd.enabled",
     )
     gfd_output_file: str | None = of_nvidia(
         "File to which these labels are written as well, in the format that node feature discovery reads.",
@@ -286,6 +295,7 @@ class NvidiaSettings(IgnoredSettings):
         "The host directory of the MPS daemon; needed with sharing.mps.",
         Names("MPS_ROOT", "flags.mpsRoot", "mps_root"),
         convert=optional_directory,
+        value="mps.root",
     )
 
 

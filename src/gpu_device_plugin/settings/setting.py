@@ -55,6 +55,8 @@ class Setting:
         convert: Makes the value of a text (of a tuple of texts if `is_list`), or raises ConfigError.
         is_list: The flag may be repeated, and a file may have a list.
         extra: What only a program's own code reads.
+        value: Path of the chart's value where a source or its part of the chart fixes it; otherwise it is the
+            key in camel case.
     """
 
     text: str
@@ -64,6 +66,7 @@ class Setting:
     convert: Callable[[Any], Any] | None = None
     is_list: bool = False
     extra: Any = None
+    value: str = ""
     key: str = ""
     kind: Any = str
     default: Any = None

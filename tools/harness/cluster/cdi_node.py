@@ -95,7 +95,7 @@ class CdiNode:
             f"cdi.generator={self._toolkit}/toolkit/nvidia-ctk.real",
             f"policies.cdiNamespaces={{{OPERATOR}}}",
             f"nvidiaDriverRoot={self.driver}",
-            f"dra.cdiDir={self.node.cdi_directory}",
+            f"cdiDir={self.node.cdi_directory}",
         )
 
 
