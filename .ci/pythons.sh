@@ -3,7 +3,7 @@
 #
 #   pythons.sh list               a word each, VERSION:PATH; not that of .venv
 #   pythons.sh make VERSION PATH  an environment of its own, build/pythons/VERSION; 3: a dependency has no wheel for it
-#   pythons.sh test VERSION INDEX OF   in it, a short set of the tests; of tests/agent part INDEX (from 0) of OF
+#   pythons.sh test VERSION INDEX OF   in it, a short set of the tests, of which part INDEX (from 0) of OF
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,10 +55,11 @@ for module in pkgutil.walk_packages(package.__path__, "gpu_device_plugin."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 PY
-  # tests/agent starts hundreds of agents and takes longer than the other folders together.
-  local agent=(tests/agent/test_*.py) part=() n
-  for ((n = $2; n < ${#agent[@]}; n += $3)); do part+=("${agent[n]}"); done
-  PYTHON=$python tests/run.sh tests/{settings,domain,kubelet,hostile,histories} "${part[@]}"
+  # These tests start hundreds of agents: several versions share them.
+  local files part=() n
+  mapfile -t files < <(find tests/{settings,domain,kubelet,hostile,histories,agent} -name 'test_*.py' | sort)
+  for ((n = $2; n < ${#files[@]}; n += $3)); do part+=("${files[n]}"); done
+  PYTHON=$python tests/run.sh "${part[@]}"
 }
 
 case ${1:-} in
