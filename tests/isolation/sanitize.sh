@@ -25,8 +25,9 @@ if ! $fixed true 2>/dev/null; then
 		exit 0
 	fi
 fi
-# Left out: thousands of processes or long runs, which are slow here and show the same code; what
-# looks at the plain build, or at a process without us, which a sanitizer's library does not suit.
+# Left out: what is `long`, thousands of processes and long runs, which are slow here and show the
+# same code; what looks at the plain build, or at a process without us, which a sanitizer's library
+# does not suit.
 left_out="three_hundred or share or race_for_the_last_bytes or runtime"
 
 run() {
@@ -42,7 +43,8 @@ run() {
 	# shellcheck disable=SC2086  # a list of files, and a command with its words
 	(cd "$root/tests/isolation" && \
 		GPUSLICE_SANITIZER=$("$cc" -print-file-name="$runtime") GPUSLICE_NATIVE="$libraries" \
-		$fixed "$python" -m pytest -q $tests --ignore test_build.py -k "not ($left_out)" "$@")
+		$fixed "$python" -m pytest -q -n "$(nproc)" --dist worksteal $tests --ignore test_build.py \
+			-m "not long" -k "not ($left_out)" "$@")
 }
 
 run asan address,undefined libasan.so "." "$@"
