@@ -50,6 +50,10 @@ class Region:
         seen = struct.unpack_from("<I", self._bytes, 28)[0]
         struct.pack_into("<I", self._bytes, 28, max(seen, index + 1))
 
+    def tell_limits(self, revision: int) -> None:
+        """As the agent does where it has replaced the limits."""
+        struct.pack_into("<I", self._bytes, 52, revision)
+
     def used(self, slot: int, card: int = 0) -> int:
         """Bytes asked for by a slot."""
         return self._word(CARDS_AT + card * _CARD_BYTES + 240 + 8 * slot)

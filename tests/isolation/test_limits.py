@@ -55,6 +55,9 @@ def test_limits_are_understood(box: Box, limits: str) -> None:
         pytest.param("version=1\nslice=a\nslice=b\n", "slice twice", id="slice twice"),
         pytest.param("version=1\nslice=../b\n", "bad slice", id="a slice that is a path"),
         pytest.param("version=1\nslice=\n", "bad slice", id="empty slice"),
+        pytest.param(f"{HEAD}revision=\n", "bad revision", id="no revision"),
+        pytest.param(f"{HEAD}revision={2**32}\n", "bad revision", id="a revision too large"),
+        pytest.param(f"{HEAD}revision=1\nrevision=2\n", "revision twice", id="revision twice"),
         pytest.param(f"{HEAD}policy=generous\n", "unknown policy", id="unknown policy"),
         *(
             pytest.param(

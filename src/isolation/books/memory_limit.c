@@ -59,6 +59,7 @@ bool account_follow(int card)
 
 uint64_t account_limit(int card)
 {
+	slice_follow_limits();
 	return card < 0 ? 0 : slice_limits()->cards[card].memory_bytes;
 }
 

@@ -77,11 +77,12 @@ struct region {
 	uint32_t bytes;
 	uint32_t slot_count;
 	uint32_t card_count;
-	uint32_t slots_seen;           /* slots beyond were never used */
-	_Atomic uint64_t drift_total;  /* unknown allocation functions resolved */
-	_Atomic uint64_t reaped_total; /* dead processes' slots cleared */
-	_Atomic uint32_t lists_pids;   /* NVML knows this container's processes by their pids */
-	uint8_t reserved0[12];
+	uint32_t slots_seen;              /* slots beyond were never used */
+	_Atomic uint64_t drift_total;     /* unknown allocation functions resolved */
+	_Atomic uint64_t reaped_total;    /* dead processes' slots cleared */
+	_Atomic uint32_t lists_pids;      /* NVML knows this container's processes by their pids */
+	_Atomic uint32_t limits_revision; /* the agent's: that of the limits file */
+	uint8_t reserved0[8];
 	union {
 		pthread_mutex_t lock;
 		uint8_t room[64];
@@ -98,6 +99,7 @@ struct region {
 /* Frozen: the agent and other builds of this library read the same bytes. */
 _Static_assert(sizeof(struct region_slot) == 64, "layout");
 _Static_assert(offsetof(struct region_slot, unsettled_bytes) == 56, "layout");
+_Static_assert(offsetof(struct region, limits_revision) == 52, "layout");
 _Static_assert(offsetof(struct region, lock) == 64, "layout");
 _Static_assert(offsetof(struct region, slots) == 256, "layout");
 _Static_assert(offsetof(struct region, cards) == 256 + 64 * REGION_SLOTS, "layout");

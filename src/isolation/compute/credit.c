@@ -67,12 +67,14 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 {
 	struct region_card *own = books(card);
 	uint64_t last_ns = atomic_load(&own->refilled_ns);
-	const uint32_t percent = slice_limits()->cards[card].core_percent;
 
 	/* One process pays each span of time; dying in between loses that span. */
 	if ((now_ns < last_ns + EARN_EVERY_NS && last_ns < now_ns + AHEAD_NS) ||
 	    !atomic_compare_exchange_strong(&own->refilled_ns, &last_ns, now_ns))
 		return;
+	slice_follow_limits();
+	const uint32_t percent = slice_limits()->cards[card].core_percent;
+
 	if (is_busy)
 		atomic_store(&own->idle_since_ns, 0);
 	if (!last_ns) {

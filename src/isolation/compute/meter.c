@@ -48,16 +48,18 @@ void meter_after_fork(void)
 
 bool meter_is_capped(void)
 {
-	static atomic_int answer; /* 0: not asked, 1: some card has a cap, 2: none */
+	/* For good: after a resize to a whole card what is out has still to be measured. */
+	static atomic_bool is_capped;
 
-	if (!atomic_load_explicit(&answer, memory_order_relaxed)) {
+	if (!atomic_load_explicit(&is_capped, memory_order_relaxed)) {
 		int left = (int)slice_limits()->card_count;
 
 		while (left && !credit_is_capped(left - 1))
 			left--;
-		atomic_store(&answer, left ? 1 : 2);
+		if (left)
+			atomic_store(&is_capped, true);
 	}
-	return atomic_load_explicit(&answer, memory_order_relaxed) == 1;
+	return atomic_load_explicit(&is_capped, memory_order_relaxed);
 }
 
 /* A slice without a cap: its neighbours have to know when it is on the card with them. */
@@ -75,6 +77,7 @@ static void tell_neighbours(void)
 		return;
 	atomic_store_explicit(&told_ns, now_ns, memory_order_relaxed);
 	atomic_store_explicit(&is_told, true, memory_order_relaxed);
+	slice_follow_limits();
 	for (unsigned i = 0; i < slice_limits()->card_count; i++)
 		lease_tell_without((int)i, now_ns + TELL_NS);
 }

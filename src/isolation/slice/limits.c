@@ -3,6 +3,7 @@
  *
  *	version=1
  *	slice=<id>
+ *	revision=<decimal>
  *	policy=fixed
  *	memory_enforcer=driver
  *	device=<UUID> memory_bytes=<decimal> core_percent=<1..100>
@@ -16,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { VERSION = 1, SLICE = 2, POLICY = 4, MEMORY = 8, CORE = 16, ENFORCER = 32 };
+enum { VERSION = 1, SLICE = 2, POLICY = 4, MEMORY = 8, CORE = 16, ENFORCER = 32, REVISION = 64 };
 
 struct parser {
 	struct limits *limits;
@@ -190,6 +191,16 @@ static bool parse_policy(struct parser *parser, struct span value)
 		      TEXT(value));
 }
 
+static bool parse_revision(struct parser *parser, struct span value)
+{
+	uint64_t number;
+
+	if (!is_decimal(value, &number) || number > UINT32_MAX)
+		return refuse(parser, "bad revision \"%.*s\"", TEXT(value));
+	parser->limits->revision = (uint32_t)number;
+	return true;
+}
+
 static bool parse_line(struct parser *parser, struct span line)
 {
 	struct span value = line;
@@ -208,6 +219,8 @@ static bool parse_line(struct parser *parser, struct span line)
 		memcpy(parser->limits->slice, value.start, value.length);
 		return true;
 	}
+	if (is(key, "revision"))
+		return once(parser, REVISION, key) && parse_revision(parser, value);
 	if (is(key, "policy"))
 		return once(parser, POLICY, key) && parse_policy(parser, value);
 	if (is(key, "memory_enforcer")) {

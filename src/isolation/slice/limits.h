@@ -1,6 +1,7 @@
 /* What the agent allows this container: the limits file as a value; see slice/limits.c. */
 #pragma once
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,12 +24,14 @@ const char *limits_policy_name(enum limits_policy policy);
 
 struct limits_card {
 	char uuid[LIMITS_UUID_BYTES]; /* "GPU-..." or "MIG-..." as NVML spells it */
-	uint64_t memory_bytes;        /* LIMITS_NO_CAP: none */
-	uint32_t core_percent;        /* 1 to 100; 100 is also "none" */
+	/* These two change with a resize. */
+	_Atomic uint64_t memory_bytes; /* LIMITS_NO_CAP: none */
+	_Atomic uint32_t core_percent; /* 1 to 100; 100 is also "none" */
 };
 
 struct limits {
 	char slice[LIMITS_NAME_BYTES];
+	uint32_t revision; /* 0 at first; each resize has a greater one */
 	enum limits_policy policy;
 	bool is_memory_by_driver; /* NVIDIA's driver refuses too; the library does in any case */
 	unsigned card_count;

@@ -19,6 +19,7 @@
 static _Atomic int state = SLICE_UNKNOWN;
 LOCK_OF_PROCESS(deciding)
 static struct limits limits;
+static _Atomic uint32_t followed; /* the number that was told last */
 static char root[256];
 static bool is_of_agent;
 
@@ -105,10 +106,12 @@ static bool find_root(void)
 }
 
 /* In one read, which for a regular file gets all of it. */
-static bool read_limits(const char *path, char *reason, size_t reason_bytes)
+static bool read_limits(struct limits *found, char *reason, size_t reason_bytes)
 {
 	static char text[LIMITS_FILE_BYTES + 1];
-	char fault[160];
+	char path[300], fault[160];
+
+	(void)snprintf(path, sizeof(path), "%s/config/limits", root);
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
 	const ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text));
 	bool is_understood = false;
@@ -118,7 +121,7 @@ static bool read_limits(const char *path, char *reason, size_t reason_bytes)
 	else if (length > LIMITS_FILE_BYTES)
 		(void)snprintf(reason, reason_bytes, "%s: longer than %d bytes", path,
 			       LIMITS_FILE_BYTES);
-	else if (!limits_parse(text, (size_t)length, &limits, fault, sizeof(fault)))
+	else if (!limits_parse(text, (size_t)length, found, fault, sizeof(fault)))
 		(void)snprintf(reason, reason_bytes, "%s, %s", path, fault);
 	else
 		is_understood = true;
@@ -129,7 +132,7 @@ static bool read_limits(const char *path, char *reason, size_t reason_bytes)
 
 static void decide(void)
 {
-	char path[300], reason[600];
+	char reason[600];
 
 	if (!find_root()) {
 		atomic_store(&state, SLICE_INERT);
@@ -137,8 +140,7 @@ static void decide(void)
 	}
 	if (atomic_load(&state) == SLICE_CLOSED)
 		return;
-	(void)snprintf(path, sizeof(path), "%s/config/limits", root);
-	if (!read_limits(path, reason, sizeof(reason))) {
+	if (!read_limits(&limits, reason, sizeof(reason))) {
 		slice_close("%s", reason);
 		return;
 	}
@@ -158,6 +160,44 @@ enum slice_state slice_state(void)
 		errno = saved;
 	}
 	return (enum slice_state)atomic_load_explicit(&state, memory_order_acquire);
+}
+
+/* The cards and the policy of a process stay; a file that is not understood changes nothing. */
+static void take_over(void)
+{
+	static struct limits fresh;
+	char reason[600];
+
+	if (!read_limits(&fresh, reason, sizeof(reason))) {
+		log_line("the slice keeps its size: %s", reason);
+		return;
+	}
+	if (fresh.revision <= limits.revision || strcmp(fresh.slice, limits.slice) != 0)
+		return;
+	for (unsigned i = 0; i < fresh.card_count; i++) {
+		const int card = slice_card(fresh.cards[i].uuid);
+
+		if (card < 0)
+			continue;
+		limits.cards[card].memory_bytes = fresh.cards[i].memory_bytes;
+		limits.cards[card].core_percent = fresh.cards[i].core_percent;
+	}
+	limits.revision = fresh.revision;
+}
+
+void slice_follow(uint32_t told)
+{
+	if (atomic_load_explicit(&followed, memory_order_relaxed) == told)
+		return;
+	const int saved = errno;
+
+	pthread_mutex_lock(&deciding);
+	if (atomic_load(&followed) != told) {
+		take_over();
+		atomic_store(&followed, told);
+	}
+	pthread_mutex_unlock(&deciding);
+	errno = saved;
 }
 
 const struct limits *slice_limits(void)

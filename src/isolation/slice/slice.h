@@ -25,8 +25,13 @@ __attribute__((format(printf, 1, 2))) void slice_close(const char *format, ...);
 /* One line on stderr, for what a person must know: the only way this library speaks. */
 __attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
 
-/* The following only while open. */
+/* The following only while open. What the slice has of each card may change at any moment. */
 const struct limits *slice_limits(void);
+/*
+ * The limits have been replaced, or `told` is another number than last time: reads them again, and
+ * takes what they say of memory and compute. Any thread, under any lock but `deciding`.
+ */
+void slice_follow(uint32_t told);
 /* The directory that holds config/, state/ and cards/. */
 const char *slice_root(void);
 /* Was it made by the agent, and not by a person who starts the library by hand? */

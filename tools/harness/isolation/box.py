@@ -95,21 +95,28 @@ class Box:
     running: list["Program"] = field(default_factory=list)
 
     def allow(
-        self, memory_bytes: int | None, core_percent: int | None = None, card: int = 0
+        self,
+        memory_bytes: int | None,
+        core_percent: int | None = None,
+        card: int = 0,
+        revision: int = 0,
     ) -> None:
-        """Writes limits of one card."""
+        """Writes limits of one card, by rename as the agent does."""
         words = [f"device={self.node.uuids[card]}"]
         if memory_bytes is not None:
             words.append(f"memory_bytes={memory_bytes}")
         if core_percent is not None:
             words.append(f"core_percent={core_percent}")
-        self.write(f"version=1\nslice={self.root.name}\n{' '.join(words)}\n")
+        newer = f"revision={revision}\n" if revision else ""
+        self.write(f"version=1\nslice={self.root.name}\n{newer}{' '.join(words)}\n")
 
     def write(self, limits: str | bytes) -> None:
         """Writes a limits file, of any content."""
         (self.root / "config").mkdir(parents=True, exist_ok=True)
         text = limits.encode() if isinstance(limits, str) else limits
-        (self.root / "config" / "limits").write_bytes(text)
+        fresh = self.root / "config" / ".limits.new"
+        fresh.write_bytes(text)
+        fresh.rename(self.root / "config" / "limits")
 
     @property
     def environment(self) -> dict[str, str]:

@@ -1,0 +1,106 @@
+"""A slice that is resized: processes that run take over what a newer limits file says."""
+
+import pytest
+from tests.isolation.conftest import MakeBox
+from tests.isolation.region import Region
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box
+from tools.harness.isolation.shares import POINTS, alone, ready, work
+
+SMALL, LARGE = 2154 * MIB, 4301 * MIB
+
+
+def tell(box: Box, revision: int) -> None:
+    """As the agent does behind a new file."""
+    region = Region(box.root / "state" / "region")
+    region.tell_limits(revision)
+    region.close()
+
+
+def resize(box: Box, revision: int, memory_bytes: int, core_percent: int | None = None) -> None:
+    """Replaces the limits, and tells of it."""
+    box.allow(memory_bytes, core_percent, revision=revision)
+    tell(box, revision)
+
+
+def test_running_processes_grow(box: Box) -> None:
+    """Each shows the new size at once, and has it."""
+    first, second = box.start(), box.start()
+    assert first(f"alloc 1 {3000 * MIB}") == [OUT_OF_MEMORY]
+    resize(box, 1, LARGE)
+
+    assert first(f"alloc 1 {3000 * MIB}") == [0]
+    for program in (first, second):
+        assert program("info")[2] == LARGE
+        assert program("nvml")[1] == LARGE
+        assert program("total") == [0, LARGE]
+    assert second(f"alloc 1 {2000 * MIB}") == [OUT_OF_MEMORY]
+
+
+def test_what_shrinks_keeps_what_it_has_and_gets_no_more(box: Box) -> None:
+    """A use above the limit is shown as a full slice, and room comes back when it falls."""
+    program = box.start()
+    assert program(f"alloc 1 {1000 * MIB}") == [0]
+    resize(box, 1, 500 * MIB)
+
+    assert program("info")[1:] == [0, 500 * MIB]
+    assert program(f"alloc 2 {MIB}") == [OUT_OF_MEMORY]
+    assert program("free 1") == [0]
+    assert program(f"alloc 2 {100 * MIB}") == [0]
+
+
+def test_a_process_that_starts_later_reads_the_newest_file(box: Box) -> None:
+    """Also where nobody has told the region yet."""
+    box.start()
+    box.allow(LARGE, revision=1)
+
+    assert box.start()("info")[2] == LARGE
+
+
+@pytest.mark.parametrize("text", ["", "version=2\n", "version=1\nslice=other\n"])
+def test_a_file_that_is_not_understood_changes_nothing(box: Box, text: str) -> None:
+    """The slice stays open with the size that it had; the next good file counts."""
+    program = box.start()
+    box.write(text)
+    tell(box, 1)
+    assert program(f"alloc 1 {3000 * MIB}") == [OUT_OF_MEMORY]
+    assert program("info")[2] == SMALL
+    resize(box, 2, LARGE)
+
+    assert program(f"alloc 1 {3000 * MIB}") == [0]
+
+
+def test_an_older_file_and_a_number_that_anybody_wrote_change_nothing(box: Box) -> None:
+    """The container writes its region as it likes."""
+    program = box.start()
+    resize(box, 2, LARGE)
+    assert program("info")[2] == LARGE
+    box.allow(SMALL, revision=1)
+    for told in (1, 7, 2**32 - 1):
+        tell(box, told)
+
+        assert program("info")[2] == LARGE
+
+
+@pytest.mark.parametrize(("first", "then"), [(20, 60), (60, 20), (None, 30)])
+def test_compute_changes_with_the_next_leases(
+    make_box: MakeBox, first: int | None, then: int
+) -> None:
+    """Of a program that has worked with the percent before, or without a cap."""
+    box = alone(make_box, first)
+    program = ready(box, "stream")
+    work((program, "stream"), seconds=1)
+    resize(box, 1, 2000 * MIB, then)
+    work((program, "stream"), seconds=1)
+
+    assert work((program, "stream"))[0] == pytest.approx(then, abs=POINTS)
+
+
+def test_a_slice_without_a_cap_from_now_on_has_the_card(make_box: MakeBox) -> None:
+    """What was out under the cap is still measured."""
+    box = alone(make_box, 30)
+    program = ready(box, "stream")
+    work((program, "stream"), seconds=1)
+    resize(box, 1, 2000 * MIB, 100)
+    work((program, "stream"), seconds=1)
+
+    assert work((program, "stream"))[0] > 95
