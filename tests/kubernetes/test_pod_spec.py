@@ -1,5 +1,6 @@
 """A pod's JSON becomes exactly the request that the domain reasons about."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.wire import Pod
 from gpu_device_plugin.kubernetes.objects.pod_spec import (
+    devices_asked,
+    koordinator_amounts,
     pod_request,
     scheduled_request,
     whole_request,
@@ -51,6 +54,25 @@ def test_containers_come_in_the_order_of_admission_with_their_kinds() -> None:
         ("b", ContainerKind.APP, 1, 0, 0),
     ]
     assert request.ref == PodRef("ns", "p", "u1")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("nvidia.com/gpu", devices_asked), ("koordinator.sh/gpu-core", koordinator_amounts)],
+)
+def test_what_an_init_container_asks_is_asked_beside_sidecars_before_the_others(
+    name: str, asked: Callable[[Pod], Mapping[str, int]]
+) -> None:
+    """A pod needs the most that it has at a time; none of a resource is nothing asked."""
+
+    def container(amount: int, **more: str) -> dict[str, Any]:
+        return {"name": f"c{amount}", "resources": {"limits": {name: str(amount)}}, **more}
+
+    first = [container(1, restartPolicy="Always"), container(4)]
+    assert asked(parsed(spec={"initContainers": first, "containers": [container(2)]})) == {name: 4}
+    first = [container(3, restartPolicy="Always"), container(4)]
+    assert asked(parsed(spec={"initContainers": first, "containers": [container(2)]})) == {name: 5}
+    assert asked(parsed(spec={"containers": [container(0)]})) == {}
 
 
 def claim_of(name: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gpu_device_plugin.domain.fractions.demands import (
@@ -174,26 +174,31 @@ def _amount(container: Container, quantity: str | float | None) -> int:
 
 
 def devices_asked(pod: Pod) -> Mapping[str, int]:
-    """Resource -> how many devices, as kube-scheduler adds them up: an init container's end before.
+    """Resource -> how many devices.
 
     Amounts that are no whole numbers are left out; the API server takes none for such a resource.
     """
-    found: Counter[str] = Counter()
-    for container in _together(pod):
-        found.update(_asked(container))
-    for init in pod.spec.init_containers or ():
-        found |= Counter(_asked(init))
-    return found
+    return _added_up(pod, _asked)
 
 
 def koordinator_amounts(pod: Pod) -> Mapping[str, int]:
     """What a pod asks under Koordinator's names for cards and their parts; one that is bound may be Koordinator's own."""
+
+    def asked(container: Container) -> dict[str, int]:
+        limits = container.resources.limits or {}
+        return {n: _amount(container, limits[n]) for n in KOORDINATOR.names if n in limits}
+
+    return {} if pod.spec.node_name else _added_up(pod, asked)
+
+
+def _added_up(pod: Pod, asked: Callable[[Container], Mapping[str, int]]) -> Mapping[str, int]:
+    """As kube-scheduler adds amounts up: an init container's end before the others start."""
     found: Counter[str] = Counter()
-    every = (*(pod.spec.init_containers or ()), *pod.spec.containers)
-    for each in () if pod.spec.node_name else every:
-        limits = each.resources.limits or {}
-        found.update({n: _amount(each, limits[n]) for n in KOORDINATOR.names if n in limits})
-    return found
+    for container in _together(pod):
+        found.update(asked(container))
+    for init in pod.spec.init_containers or ():
+        found |= Counter(asked(init))
+    return +found
 
 
 def asking_containers(pod: Pod) -> list[str]:
