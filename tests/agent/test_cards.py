@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.nvml.other_driver import SECOND, OtherDriver
-from tools.harness.rig import CORE, COUNT, MEM, command, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, FOUR_CARDS, MEM, command, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
@@ -14,7 +14,6 @@ from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.simulation import driver_library
 
 NEEDS_RESET_BUT_ASKS_NOTHING = 8  # not in the table of XIDs
-ALL = {MEM: 60, CORE: 400, COUNT: 4}
 THREE = {MEM: 45, CORE: 300, COUNT: 3}
 
 
@@ -29,7 +28,7 @@ async def test_an_xid_takes_its_card_out_and_clean_probes_bring_it_back() -> Non
         assert 'gpu_device_plugin_card_healthy{card="1"' in metrics
         rig.cards.restore(1)
 
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_the_annotation_of_cards_says_why_a_card_is_out_and_since_when() -> None:
@@ -96,7 +95,7 @@ async def test_informational_xids_are_told_and_take_nothing_out() -> None:
             await until(lambda code=code: rig.events(f"XID{code}"), 10)
             await rig.until_metric(f'card_changes_total{{reason="XID{code}"', " 1.0")
 
-        assert rig.allocatable() == ALL
+        assert rig.allocatable() == FOUR_CARDS
 
 
 async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agent() -> None:
@@ -110,7 +109,7 @@ async def test_a_card_that_needs_a_reset_waits_for_it_over_a_restart_of_the_agen
         await rig.until_offered(THREE)
         rig.cards.restore(2)
 
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_a_card_of_which_nvml_gives_no_xids_is_told_once(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ async def test_the_recover_command_brings_a_card_back() -> None:
             return (await command(rig, "recover", "2"))[0] == 0
 
         await until(is_recovered, 20)
-        await rig.until_offered(ALL)
+        await rig.until_offered(FOUR_CARDS)
         code, text = await command(rig, "recover", "9")
 
         assert code == 3
@@ -160,7 +159,7 @@ async def test_a_card_that_still_asks_for_a_reset_is_not_recovered() -> None:
         assert {code for code, _ in answers} == {1}
         assert rig.allocatable() == THREE
         rig.cards.restore(2)
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_a_card_that_asks_for_a_reset_without_any_xid_is_out() -> None:
@@ -189,7 +188,7 @@ async def test_a_card_that_is_switched_to_mig_mode_is_left_out_until_it_leaves_i
         assert rig.kubelet.capacity(MEM) == 60
         driver_library.set_fields(rig.cards.state, ["cards.1.mig_enabled=0"])
 
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_where_all_cards_are_switched_to_mig_mode_the_annotation_names_none() -> None:
@@ -255,7 +254,7 @@ async def test_cards_of_a_driver_that_hangs_from_the_start_are_shown_and_not_off
         assert again.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
         rig.cards.unhang()
 
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_the_recover_command_says_that_an_unplugged_card_is_not_there() -> None:
@@ -290,11 +289,13 @@ async def test_a_hanging_driver_takes_all_cards_out_but_never_blocks_the_kubelet
             return served[-1] == {MEM: 0, CORE: 0, COUNT: 0}
 
         await until(is_out, 30, rig.allocatable)
-        assert served[0] == ALL  # answered while the driver hung, and nobody had given it up yet
+        assert (
+            served[0] == FOUR_CARDS
+        )  # answered while the driver hung, and nobody had given it up yet
         await until(lambda: rig.events("NVMLStalled"), 10)
         rig.cards.unhang()
 
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
         await until(lambda: rig.events("NVMLStalledOver"), 10)
         (told,) = rig.events("NVMLStalled")
         assert told["message"].startswith("NVML: no answer for 10 s; ")
@@ -326,7 +327,7 @@ async def test_a_card_that_hangs_goes_out_alone_within_twenty_seconds(call: str)
 
         async def is_back() -> bool:  # what its last call says late comes first
             await command(rig, "recover", "1")
-            return rig.allocatable() == ALL
+            return rig.allocatable() == FOUR_CARDS
 
         await until(is_back, 20)
 
@@ -338,7 +339,7 @@ async def test_an_agent_that_starts_beside_a_card_that_hangs_offers_the_others()
         await rig.start_agent()
         await rig.until_offered(THREE, 30)
         rig.cards.slow(2, 0)
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
         await rig.restart_agent(recovery_seconds=3600)
         rig.cards.slow(2, 3600)
         await rig.until_offered(THREE, 30)
@@ -365,7 +366,7 @@ async def test_an_unplugged_card_is_out_and_its_neighbours_keep_their_places() -
         assert start.env["ALIYUN_COM_GPU_MEM_IDX"] == "0"
         rig.cards.plug(0)
 
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_what_pods_hold_is_told_of_cards_that_have_other_numbers_now() -> None:
@@ -432,7 +433,7 @@ async def test_a_missing_isolation_library_makes_the_cards_unhealthy_with_an_eve
         await until(lambda: rig.events("IsolationLibraryMissing"), 10)
         rig.install_library()
 
-        await rig.until_offered(ALL)
+        await rig.until_offered(FOUR_CARDS)
 
 
 async def test_a_card_that_shows_less_than_was_granted_keeps_its_slices_as_they_were() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.cards_tools.test_limit_keeper import Container
 from tests.isolation.test_limit_hook import cgroup_tree
-from tools.harness.rig import MEM, Rig, running_rig, slice_of, until
+from tools.harness.rig import FOUR_CARDS, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.native_library import native_library
 from gpu_device_plugin.disk.slice_files import SliceFiles
@@ -161,7 +161,7 @@ async def test_a_choice_that_the_node_cannot_fulfil_keeps_it_from_offering_until
         assert offered == {0}
         probe(rig)
         await rig.until_ready()
-        await rig.until_offered(slice_of(60, 400, 4), 20)
+        await rig.until_offered(FOUR_CARDS, 20)
         await rig.admit("p", slice_of(2, 30))
         assert rig.grant("p").memory_enforcer is MemoryEnforcer.DRIVER
 

@@ -3,7 +3,7 @@
 import itertools
 import json
 
-from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, FOUR_CARDS, MEM, NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.fractions.fraction import fraction_of
 
@@ -47,7 +47,7 @@ async def test_a_kubelet_that_starts_does_not_empty_a_node_whose_switch_waits() 
         await until(lambda: rig.events("ModeSwitchRefused"), FOLLOW_SECONDS)
         listed = rig.kubelet.pod_resources.lists
         await until(lambda: rig.kubelet.pod_resources.lists >= listed + 3, 60)
-        assert rig.allocatable() == {MEM: 60, CORE: 400, COUNT: 4}
+        assert rig.allocatable() == FOUR_CARDS
         assert not rig.events("ModeSwitched")
         rig.kubelet.sources_ready = True
         await rig.delete(rig.uid("holder"))
@@ -61,7 +61,7 @@ async def test_an_unknown_label_keeps_the_old_mode_and_says_so() -> None:
         await rig.set_labels(schedule="core-mem")
         await until(lambda: rig.events("UnknownMode"), FOLLOW_SECONDS)
 
-        assert rig.allocatable() == {MEM: 60, CORE: 400, COUNT: 4}
+        assert rig.allocatable() == FOUR_CARDS
 
 
 async def test_a_mode_that_is_not_served_yet_offers_nothing_and_is_ready() -> None:
@@ -86,7 +86,7 @@ async def test_without_a_known_label_and_without_the_api_the_agent_waits() -> No
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         await rig.api.start()
 
-        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
+        await rig.until_offered(FOUR_CARDS, 20)
 
 
 async def test_the_last_known_label_serves_while_the_api_is_away() -> None:
@@ -219,7 +219,7 @@ async def test_another_plugin_on_the_same_cards_keeps_us_from_offering_them() ->
         assert rig.allocatable() == {MEM: 0, CORE: 0, COUNT: 0}
         await rig.set_labels()
 
-        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
+        await rig.until_offered(FOUR_CARDS, 20)
 
 
 async def test_another_plugin_on_a_disabled_node_is_no_fault_until_the_node_is_enabled() -> None:
@@ -297,4 +297,4 @@ async def test_without_a_label_the_operators_mode_counts_at_every_start() -> Non
         await rig.set_labels()  # gone while nobody watched: the remembered one is no news
         await rig.start_agent(mode="core_mem")
 
-        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4})
+        await rig.until_offered(FOUR_CARDS)

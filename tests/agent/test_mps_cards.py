@@ -14,7 +14,7 @@ from tests.cards_tools.test_mps_daemon import (
     allocatable,
     quit_control,
 )
-from tools.harness.rig import running_rig, slice_of
+from tools.harness.rig import FOUR_CARDS, running_rig
 from tools.harness.waiting import until
 
 WITHOUT = "version: v1\n"
@@ -41,7 +41,7 @@ async def test_a_node_leaves_its_mode_when_the_daemon_has_given_the_cards_back()
         assert mps.modes() == [EXCLUSIVE] * 4
         mps.choice.append(f"--mps-root={mps.root}")
         async with mps.running():
-            await rig.until_offered(slice_of(60, 400, 4), 60)
+            await rig.until_offered(FOUR_CARDS, 60)
             assert mps.modes() == [DEFAULT] * 4
         quit_control(mps)
 

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.time_slicing_plugin import GPUSHARE, start
-from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig
+from tools.harness.rig import CORE, COUNT, FOUR_CARDS, MEM, NODE, Rig, running_rig
 from tools.harness.waiting import until
 
-OFFERED = {MEM: 60, CORE: 400, COUNT: 4}
 THEIRS = {MEM: 15, CORE: 0, COUNT: 0}
-NOTHING = dict.fromkeys(OFFERED, 0)
+NOTHING = dict.fromkeys(FOUR_CARDS, 0)
 SERVES = f"another device plugin serves {MEM}, or pods hold units of it"
 
 
@@ -69,7 +68,7 @@ async def test_gpushare_keeps_its_node_until_it_has_been_gone_for_a_while(clock:
         await looks(rig)
         assert rig.allocatable() == NOTHING
         set_clock(rig, 1080)
-        await rig.until_offered(OFFERED, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_gpushare_keeps_its_node_where_it_and_the_agent_start_again_together(
@@ -113,7 +112,7 @@ async def test_pods_that_hold_gpushares_units_keep_their_node_and_what_it_wrote_
         rig.kubelet.finish(rig.uid("old"))
         await looks(rig)
         set_clock(rig, 1080)
-        await rig.until_offered(OFFERED, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
 
 
 async def test_what_gpushare_leaves_in_the_status_and_what_koordinator_writes_there_is_no_plugin() -> (
@@ -126,7 +125,7 @@ async def test_what_gpushare_leaves_in_the_status_and_what_koordinator_writes_th
         status = {"capacity": left, "allocatable": left, "nodeInfo": {}}
         await rig.api.put(path, {**rig.api.objects[path], "status": status})
         await rig.serve()
-        assert rig.allocatable() == OFFERED
+        assert rig.allocatable() == FOUR_CARDS
         assert not rig.events("OtherPlugin")
 
 
@@ -143,11 +142,11 @@ async def test_a_first_agent_waits_for_the_kubelet_to_say_whom_it_serves_and_a_l
         assert not rig.events("OtherPluginOver")
         assert rig.allocatable() == NOTHING
         rig.kubelet.pod_resources.tells_served = True
-        await rig.until_offered(OFFERED, 30)
+        await rig.until_offered(FOUR_CARDS, 30)
         await rig.until_ready()
         rig.kubelet.pod_resources.tells_served = False
         await rig.restart_agent()
-        assert rig.allocatable() == OFFERED
+        assert rig.allocatable() == FOUR_CARDS
 
 
 @pytest.mark.parametrize("mode", ["core_mem", "default"])

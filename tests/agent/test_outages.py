@@ -9,7 +9,7 @@ import pytest
 from tests.agent.claim_node import ClaimsOnly, node_at
 from tests.hostile.small_disk import fill, small_tmpfs
 from tools.harness.api_server import status
-from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, FOUR_CARDS, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import Sources
 from gpu_device_plugin.agent.node_checks.admin_socket import ask
@@ -160,7 +160,7 @@ async def test_a_full_disk_refuses_with_a_reason_and_heals_without_a_restart() -
                 await until(lambda: rig.kubelet.allocatable(MEM) == 0, 10)
                 assert fraction_of(rig.grant("before")).mem_units == 2
                 filler.unlink()
-                await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4}, 20)
+                await rig.until_offered(FOUR_CARDS, 20)
 
                 assert (await rig.admit("lucky", slice_of(2, 30))).is_admitted
             finally:

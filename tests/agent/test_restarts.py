@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
+from tools.harness.rig import FOUR_CARDS, MEM, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.failpoints import POINTS, VARIABLE
@@ -82,7 +82,7 @@ async def test_a_kubelet_restart_finds_the_agent_again_and_keeps_the_grants() ->
         await rig.admit("p", slice_of(2, 30))
         before = rig.grants()
         await rig.kubelet.restart()
-        await rig.until_offered({MEM: 60, CORE: 400, COUNT: 4})
+        await rig.until_offered(FOUR_CARDS)
 
         assert rig.grants() == before
         assert (await rig.admit("q", slice_of(2, 30))).is_admitted

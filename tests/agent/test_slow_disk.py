@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.domain.words import grant
-from tools.harness.rig import MEM, running_rig, slice_of, until
+from tools.harness.rig import FOUR_CARDS, MEM, running_rig, slice_of, until
 
 from gpu_device_plugin.agent.card_watch.configuration_follower import ConfigurationFollower, InForce
 from gpu_device_plugin.agent.state import ledger_store
@@ -219,7 +219,7 @@ async def test_while_the_disk_is_stuck_pages_and_starts_are_answered_and_one_all
             await until(lambda: rig.kubelet.allocatable(MEM) == 0, 20)
             await rig.kubelet.start_container(rig.uid("before"), "main-0")
             free()
-            await rig.until_offered(slice_of(60, 400, 4), 20)
+            await rig.until_offered(FOUR_CARDS, 20)
         assert (await rig.admit("after", slice_of(2, 30))).is_admitted
         assert {g.pod.name for g in rig.grants()} == {"before", "after"}
 

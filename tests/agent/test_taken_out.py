@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from tests.agent.test_cards import ALL, THREE
+from tests.agent.test_cards import THREE
 from tools.harness.api_server import status
-from tools.harness.rig import MEM, NODE, Rig, command, running_rig, slice_of
+from tools.harness.rig import FOUR_CARDS, MEM, NODE, Rig, command, running_rig, slice_of
 from tools.harness.waiting import until
 
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
@@ -39,9 +39,9 @@ async def test_a_card_that_an_operator_takes_out_is_out_for_all_until_it_is_name
             assert [card["healthy"] for card in told(rig)] == [False, True, True, True]
             assert [grant.pod.name for grant in rig.grants()] == ["before"]
             await rig.api.delete(_PATH)
-            await rig.until_offered(ALL)
+            await rig.until_offered(FOUR_CARDS)
         await put(rig, "all")
-        await rig.until_offered(dict.fromkeys(ALL, 0))
+        await rig.until_offered(dict.fromkeys(FOUR_CARDS, 0))
         assert len(rig.events("TakenOut")) >= 1
         assert not rig.events("UnknownCard")
 
@@ -76,4 +76,4 @@ async def test_a_card_stays_out_while_the_list_may_not_be_read_also_over_a_resta
         code, text = await command(rig, "recover", "2")
         assert (code, "an operator takes it out" in text) == (1, True)
         rig.api.fault = lambda _: None
-        await rig.until_offered(ALL, 30)
+        await rig.until_offered(FOUR_CARDS, 30)

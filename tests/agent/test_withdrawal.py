@@ -3,7 +3,7 @@
 import json
 
 from tools.harness.claim_rig import allocate, devices, end, prepare, start_with_claims
-from tools.harness.rig import CORE, COUNT, MEM, NODE, Rig, running_rig, slice_of, until
+from tools.harness.rig import CORE, COUNT, FOUR_CARDS, MEM, NODE, Rig, running_rig, slice_of, until
 
 from gpu_device_plugin.domain.grants.node_annotations import (
     CARDS_ANNOTATION,
@@ -15,7 +15,6 @@ from gpu_device_plugin.domain.models.model_catalogue import MODEL_LABEL, SERIES_
 from gpu_device_plugin.domain.node.labels import NODE_LABELS
 
 NONE = {MEM: 0, CORE: 0, COUNT: 0}
-ALL = {MEM: 60, CORE: 400, COUNT: 4}
 PATH = f"/api/v1/nodes/{NODE}"
 DONE_SECONDS = 60.0
 
@@ -75,7 +74,7 @@ async def test_an_empty_node_is_left_as_it_was_found() -> None:
         await become_installed(rig)
         await rig.serve()
         await until(lambda: CARDS_ANNOTATION in rig.annotations(), 10)
-        await rig.until_offered(ALL)
+        await rig.until_offered(FOUR_CARDS)
         await label_with_a_series(rig)
         await mark(rig, "installation-1")
 
@@ -111,7 +110,7 @@ async def test_pods_that_run_on_keep_their_files_and_can_be_taken_over() -> None
 
         await become_installed(rig, "installation-2")
         await rig.serve()
-        await rig.until_offered(ALL)
+        await rig.until_offered(FOUR_CARDS)
         assert rig.grant("stays").slice_id == grant.slice_id
         await until(lambda: UNINSTALL_ANNOTATION not in rig.annotations(), 20)
         await until(lambda: WITHDRAWN_ANNOTATION not in rig.annotations(), 20)
@@ -162,7 +161,7 @@ async def test_a_mark_for_another_installation_is_removed_and_not_obeyed() -> No
         await mark(rig, "of-before")
         await become_installed(rig)
         await rig.serve()
-        await rig.until_offered(ALL)
+        await rig.until_offered(FOUR_CARDS)
         await until(lambda: UNINSTALL_ANNOTATION not in rig.annotations(), 20)
         await mark(rig, "installation-1")
 
@@ -179,7 +178,7 @@ async def test_a_mark_that_is_taken_back_lets_the_node_serve_again() -> None:
         await until_withdrawn(rig)
         await mark(rig, None)
 
-        await rig.until_offered(ALL, seconds=20)
+        await rig.until_offered(FOUR_CARDS, seconds=20)
         await until(lambda: CARDS_ANNOTATION in rig.annotations(), 20)
         await until(lambda: WITHDRAWN_ANNOTATION not in rig.annotations(), 20)
         await rig.admit("p", slice_of(2, 30))

@@ -15,13 +15,12 @@ from tests.nvidia_smi import NvidiaSmi, download, unpacking
 from tools.harness.cluster.agent import Agent, AgentDirectories, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.layout import Layout
-from tools.harness.cluster.pods import CORE, COUNT, MEMORY, slice_of
+from tools.harness.cluster.pods import FOUR_CARDS, slice_of
 from tools.harness.cluster.waiting import wait_for
 
 STATE = Path("/run/gpu-device-plugin-e2e")
 RESULTS = Path("build/e2e")
 Start = Callable[..., Tenant]
-FOUR_CARDS = {MEMORY: "60", CORE: "400", COUNT: "4"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

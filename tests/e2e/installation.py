@@ -12,7 +12,7 @@ from typing import Any
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
 from tools.harness.cluster.node import AGENT_STATE, Node
-from tools.harness.cluster.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.pods import CORE, COUNT, FOUR_CARDS, MEMORY
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.grant_file import GrantStore
@@ -24,7 +24,7 @@ DRIVER = os.environ.get("DRIVER", "")
 # A grant ends when the kubelet lacks it twice, 30 s apart.
 RELEASE_SECONDS = 150
 OFFERED = {
-    RELEASE: {MEMORY: "60", CORE: "400", COUNT: "4"},
+    RELEASE: FOUR_CARDS,
     # floor(16160 / 128) = 126 units a card.
     SHARED_RELEASE: {MEMORY: "504", COUNT: "4"},
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.conftest import FOUR_CARDS, STATE
+from tests.e2e.conftest import STATE
 from tests.e2e.source_jobs import CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, SLICE_MIB, cuda_images
 from tests.e2e.test_image import NOTHING, the_agent, wait_for_rollout
@@ -22,6 +22,7 @@ from tools.harness.cluster.binaries import toolkit_installer_path
 from tools.harness.cluster.cdi_node import MANAGEMENT, CdiNode, lay_out
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.helm import RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.pods import FOUR_CARDS
 from tools.harness.cluster.processes import Program
 
 from gpu_device_plugin.disk.native_library import native_library

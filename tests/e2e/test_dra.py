@@ -25,9 +25,8 @@ from tests.e2e.tenants import SLICE_MIB, Tenant, row, tenant_pod
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.pods import (
-    CORE,
     COUNT,
-    MEMORY,
+    FOUR_CARDS,
     TELL_AND_STAY,
     container,
     environment_of,
@@ -85,7 +84,7 @@ def test_a_node_changes_its_allocation_api_when_nobody_holds_its_cards(
     cluster.apply(holding("next"))
     cluster.wait_for_phase("next", "Running", seconds=90)
     cluster.kubectl("delete", "pod", "claimed", "next", "--wait=true", "--grace-period=1")
-    wait_for_allocatable(cluster, {MEMORY: "60", CORE: "400", COUNT: "4"}, 120)
+    wait_for_allocatable(cluster, FOUR_CARDS, 120)
     wait_for("nothing is offered for claims", lambda: not devices(cluster), 60)
 
     cluster.apply(in_namespace(holding("classic"), plain))

@@ -5,7 +5,7 @@ from typing import Any
 from tests.e2e.claims import devices, holding, in_namespace, phase, set_allocation_api, waits
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NAMESPACE, Cluster
-from tools.harness.cluster.pods import CORE, COUNT, MEMORY
+from tools.harness.cluster.pods import FOUR_CARDS
 from tools.harness.cluster.waiting import wait_for
 
 
@@ -77,13 +77,13 @@ def test_agent_and_kubelet_die_while_the_node_waits_to_change_its_allocation_api
     wait_for("the cards are offered as before", lambda: len(devices(cluster)) == 4, 90)
     assert status_of(cluster, "claimed")["restartCount"] == 0
     cluster.kubectl("delete", "pod", "claimed", "--wait=true", "--grace-period=1")
-    wait_for_allocatable(cluster, {MEMORY: "60", CORE: "400", COUNT: "4"}, 120)
+    wait_for_allocatable(cluster, FOUR_CARDS, 120)
 
     cluster.apply(in_namespace(holding("classic"), plain))
     wait_for("it runs", lambda: phase(cluster, "classic", plain) == "Running", 90, 0.5)
     set_allocation_api(cluster, "dra")
     kill_both(cluster, claims)
-    wait_for_allocatable(cluster, {MEMORY: "60", CORE: "400", COUNT: "4"}, 90)
+    wait_for_allocatable(cluster, FOUR_CARDS, 90)
     assert status_of(cluster, "classic", plain)["restartCount"] == 0
     cluster.kubectl("delete", "namespace", plain)
     wait_for("all cards are offered", lambda: len(devices(cluster)) == 4, 150, 1)

@@ -17,7 +17,7 @@ from tests.e2e.claims import (
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.images import GPU_TEST
-from tools.harness.cluster.pods import CORE, COUNT, FOREVER, MEMORY
+from tools.harness.cluster.pods import FOREVER, FOUR_CARDS
 from tools.harness.cluster.waiting import wait_for
 
 SAMPLES = (
@@ -97,7 +97,7 @@ def test_the_samples_run_as_they_are_through_both_allocation_apis(
     for namespace, api in (("default", "dra"), (plain, "device-plugin")):
         set_allocation_api(cluster, api)
         if api == "device-plugin":
-            wait_for_allocatable(cluster, {MEMORY: "60", CORE: "400", COUNT: "4"}, 60)
+            wait_for_allocatable(cluster, FOUR_CARDS, 60)
         cluster.apply(*(in_namespace(made, namespace) for made in objects))
         wait_until_running(cluster, namespace, SAMPLE_PODS)
         found.append(given(claims))

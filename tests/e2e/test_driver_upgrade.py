@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.test_image import AGENTS, NO_HOOKS, NOTHING, wait_for_rollout
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import RELEASE_NAMESPACE, Helm
-from tools.harness.cluster.pods import container, pod, slice_of
+from tools.harness.cluster.pods import FOUR_CARDS, container, pod, slice_of
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.simulation.simulated_node import STATE_NAME, SimulatedNode

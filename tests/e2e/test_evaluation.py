@@ -15,7 +15,7 @@ from tests.told import compile_program
 from tools.harness.cluster.agent import Agent, AgentDirectories
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.images import Image
-from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tools.harness.cluster.pods import CORE, COUNT, FOUR_CARDS, MEMORY, container, pod, slice_of
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native_library import native_library
@@ -97,7 +97,7 @@ def wait_until_offered(cluster: Cluster, expected: dict[str, str]) -> None:
 def test_nvidia_smi_of_the_users_own_image_shows_the_slice(
     cluster: Cluster, show: Callable[..., str]
 ) -> None:
-    wait_until_offered(cluster, {MEMORY: "60", CORE: "400", COUNT: "4"})
+    wait_until_offered(cluster, FOUR_CARDS)
     assert row(show("one", 2, 30))["memory"] == f"0MiB / {SLICE_MIB}MiB"
 
 

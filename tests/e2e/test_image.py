@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent_image import ROOT, AgentImage
-from tests.e2e.conftest import FOUR_CARDS
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
-from tools.harness.cluster.pods import TELL_AND_STAY, container, environment_of, pod, slice_of
+from tools.harness.cluster.pods import (
+    FOUR_CARDS,
+    TELL_AND_STAY,
+    container,
+    environment_of,
+    pod,
+    slice_of,
+)
 from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.conftest import FOUR_CARDS, STATE, Start
+from tests.e2e.conftest import STATE, Start
 from tests.e2e.tenants import (
     INSIDE,
     MIB,
@@ -23,7 +23,7 @@ from tests.e2e.tenants import (
 )
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.pods import slice_of
+from tools.harness.cluster.pods import FOUR_CARDS, slice_of
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native_library import DIRECTORY_VARIABLE, native_library

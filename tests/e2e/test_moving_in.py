@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.kubectl_gpu import kubectl_gpu
 from tests.e2e.test_image import AGENTS, NOTHING, wait_for_rollout
 from tests.e2e.time_slicing_plugin import RESOURCE, SOCKET
@@ -21,7 +20,7 @@ from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
 from tools.harness.cluster.node import KUBELET_DIRECTORY
-from tools.harness.cluster.pods import CORE, COUNT, MEMORY, container, pod, slice_of
+from tools.harness.cluster.pods import CORE, COUNT, FOUR_CARDS, MEMORY, container, pod, slice_of
 from tools.harness.cluster.processes import Program, ProgramError
 from tools.harness.cluster.waiting import wait_for
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from tests.e2e.conftest import FOUR_CARDS
 from tools.harness.cluster.agent import resources
 from tools.harness.cluster.cluster import NODE, Cluster
+from tools.harness.cluster.pods import FOUR_CARDS
 from tools.harness.cluster.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("agent")

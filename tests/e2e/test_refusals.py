@@ -1,10 +1,9 @@
 """What cannot be served is refused with a reason that a person can act on."""
 
-from tests.e2e.conftest import FOUR_CARDS
 from tests.e2e.views import check_agreement
 from tools.harness.cluster.agent import Agent, resources, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.pods import CORE, MEMORY, container, pod, slice_of
+from tools.harness.cluster.pods import CORE, FOUR_CARDS, MEMORY, container, pod, slice_of
 from tools.harness.cluster.waiting import wait_for
 
 MODE_LABEL = "ack.node.gpu.schedule"

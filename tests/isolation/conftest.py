@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tools.harness.isolation.box import Box, Node, native_directory
+from tools.harness.isolation.box import SLICE, Box, Node, native_directory
 from tools.harness.isolation.compile import compile_programs
 
 NEEDED = ("libgpuslice.so", "libgpuslice-testing.so", "libcuda.so.1", "libnvidia-ml.so.1")
@@ -49,7 +49,7 @@ def make_box(tmp_path: Path, programs: Path) -> Iterator[MakeBox]:
 def box(make_box: MakeBox) -> Box:
     """One container with 2154 MiB of a simulated V100."""
     box = make_box()
-    box.allow(2154 * 1024 * 1024)
+    box.allow(SLICE)
     return box
 
 

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools.harness.isolation.box import MIB, NO_PERMISSION, NOT_READY, PATIENCE_SECONDS, Box, Node
+from tools.harness.isolation.box import (
+    MIB,
+    NO_PERMISSION,
+    NOT_READY,
+    PATIENCE_SECONDS,
+    SLICE,
+    Box,
+    Node,
+)
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 HEAD = "version=1\nslice=a\n"
@@ -152,7 +160,7 @@ def test_environment_of_the_old_ways_gains_nothing(box: Box) -> None:
         CUDA_DEVICE_MEMORY_LIMIT="0",
     )
 
-    assert program("total") == [0, 2154 * MIB]
+    assert program("total") == [0, SLICE]
 
 
 def in_container(box: Box, prepare: str, lines: str) -> subprocess.CompletedProcess[str]:
@@ -297,7 +305,7 @@ def test_any_user_may_use_the_slice(open_directory: Path, programs: Path) -> Non
         (open_directory / file.name).chmod(0o755)
     node.drivers = open_directory
     box = Box(open_directory / "a", node, open_directory)
-    box.allow(2154 * MIB)
+    box.allow(SLICE)
     first = box.start()
     assert first(f"alloc 1 {1000 * MIB}") == [0]
     other = subprocess.run(

@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.isolation.test_overhead import CONTEXT, SLICE
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, room
+from tests.isolation.test_overhead import CONTEXT
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box, room
 
 
 @pytest.mark.parametrize("piece_bytes", [20 * MIB + 1, 0], ids=["pieces", "contexts"])

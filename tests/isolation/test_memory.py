@@ -5,9 +5,8 @@ import subprocess
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, room
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box, Program, room
 
-SLICE = 2154 * MIB
 CHUNK = 2 * MIB  # of physical memory
 POOL_CHUNK = 32 * MIB  # by which the driver's pools grow
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
-from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory, preload
+from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, SLICE, Box, native_directory, preload
 
 ASK_CUDA = """
 import ctypes, json, sys
@@ -71,7 +71,7 @@ def test_cuda_names_are_there_where_the_drivers_are(make_box: MakeBox, version: 
     if not (drivers / "libcuda.so.1").exists():
         pytest.skip(f"not built: {drivers} (make native)")
     box = make_box()
-    box.allow(2154 * MIB)
+    box.allow(SLICE)
     number = {"11.4": 11040, "12.9": 12090, "": 13000}[version]
     box.variables |= {
         "LD_LIBRARY_PATH": f"{drivers}:{native_directory()}",
@@ -100,7 +100,7 @@ def test_nvml_functions_answer_where_the_drivers_do(make_box: MakeBox, driver: s
     """Not found, not supported, a wrong handle: the driver's own results."""
     _, others = symbols()
     box = make_box(driver=driver)
-    box.allow(2154 * MIB)
+    box.allow(SLICE)
     asked = {"names": sorted(others["NVML_HOOK"])}
     raw = answers(box, ASK_NVML, asked, with_us=False)
 
@@ -114,10 +114,10 @@ def test_nvml_functions_answer_where_the_drivers_do(make_box: MakeBox, driver: s
 def test_our_own_question_does_not_need_the_newest_list(make_box: MakeBox) -> None:
     """What a context cost is measured with any driver's list."""
     box = make_box(driver="418.87.01")
-    box.allow(2154 * MIB)
+    box.allow(SLICE)
     program = box.start()
 
-    assert program("info") == [0, (2154 - 240) * MIB, 2154 * MIB]
+    assert program("info") == [0, SLICE - 240 * MIB, SLICE]
 
 
 def test_wrong_use_gets_the_drivers_error(box: Box) -> None:

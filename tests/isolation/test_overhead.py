@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, room
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box, Program, room
 from tools.harness.waiting import until
 
-SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
 TABLE = 32 * MIB + 80 * 2048 * 1920  # what its size suggests
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, native_directory
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box, Program, native_directory
 
-SLICE = 2154 * MIB
 PAGE = 2 * MIB
 PIECES = 300
 

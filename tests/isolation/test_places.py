@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, Program, room
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box, Program, room
 from tools.harness.waiting import until
 
-SLICE = 2154 * MIB
 CONTEXT = 240 * MIB  # of the simulated V100
 INVALID_VALUE = 1
 DEVICE, HOST, HOST_NUMA, LATER = 1, 2, 3, 9  # CUmemLocationType

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from tools.harness.compiling import ROOT, compile_kept
-from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, Box, native_directory
+from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, SLICE, Box, native_directory
 
 pytestmark = pytest.mark.skipif(
     "GPUSLICE_SANITIZER" in os.environ, reason="a sanitizer's library insists on being first"
 )
-SLICE = 2154 * MIB
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 FRONTS = ("libc.so.6", "libcuda.so.1", "libm.so.6:libnvidia-ml.so.1:libc.so.6")
 ASK = "init\nretain\ninfo\n"

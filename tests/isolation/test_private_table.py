@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tools.harness.isolation.box import MIB, NO_PERMISSION, PATIENCE_SECONDS, Box
+from tools.harness.isolation.box import NO_PERMISSION, PATIENCE_SECONDS, SLICE, Box
 
 # Which entries of the table are not the driver's, or the result.
 ASK = """
@@ -52,7 +52,7 @@ def test_only_what_is_known_is_answered_by_us(
 ) -> None:
     """A number that means something else in another driver must never lead to us."""
     box = make_box(driver=driver)
-    box.allow(2154 * MIB)
+    box.allow(SLICE)
 
     assert asked(box) == [0, ours]
 

@@ -15,9 +15,16 @@ import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import CARDS_AT, SLOTS, USED, Region, Slot
 from tests.simulator.programs import until
-from tools.harness.isolation.box import MIB, NOT_READY, OUT_OF_MEMORY, PATIENCE_SECONDS, Box, room
+from tools.harness.isolation.box import (
+    MIB,
+    NOT_READY,
+    OUT_OF_MEMORY,
+    PATIENCE_SECONDS,
+    SLICE,
+    Box,
+    room,
+)
 
-SLICE = 2154 * MIB
 NOT_INITIALIZED = 3
 TESTING = "libgpuslice-testing.so"
 KILL_POINTS = (

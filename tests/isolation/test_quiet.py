@@ -4,7 +4,7 @@ import os
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tools.harness.isolation.box import MIB
+from tools.harness.isolation.box import SLICE
 
 pytestmark = pytest.mark.skipif(
     "GPUSLICE_SANITIZER" in os.environ, reason="a sanitizer watches the same functions"
@@ -17,7 +17,7 @@ def test_nothing_on_a_calls_way_asks_the_environment_or_a_file(
 ) -> None:
     """Seen in HAMi-core 164, 165, 166: getenv, log and status in every call cost 23 %."""
     box = make_box()
-    box.allow(2154 * MIB, core_percent)
+    box.allow(SLICE, core_percent)
     ran = box.run("quiet", "2000")
 
     at_start, turns, *later = ran.stdout.split()

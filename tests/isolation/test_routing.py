@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tools.harness.isolation.box import MIB, Box
+from tools.harness.isolation.box import MIB, SLICE, Box
 
 OURS = "libgpuslice.so"
 DRIVERS = "libcuda.so.1"
@@ -129,7 +129,7 @@ def test_a_program_linked_to_the_driver_is_capped(box: Box) -> None:
     """No dlopen, no dlsym: the dynamic loader alone."""
     ran = box.run("linked", str(1000 * MIB), str(1500 * MIB))
 
-    assert ran.stdout.split() == ["0", "0", "0", "2", str(2154 * MIB)], ran.stderr
+    assert ran.stdout.split() == ["0", "0", "0", "2", str(SLICE)], ran.stderr
 
 
 @pytest.mark.parametrize("way", ["address1", "address2"])
@@ -211,7 +211,7 @@ def test_a_constructor_that_calls_the_driver_waits_for_nobody(box: Box, call: st
 def test_what_an_old_driver_lacks_stays_missing(make_box: MakeBox, driver: str) -> None:
     """Seen elsewhere: a hook was returned for a function that the driver lacks, and crashed."""
     box = make_box(driver=driver)
-    box.allow(2154 * MIB)
+    box.allow(SLICE)
     names = [
         "cuMemAlloc_v2",
         "cuGraphInstantiateWithParams",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.test_build import symbols
-from tools.harness.isolation.box import MIB, PATIENCE_SECONDS, native_directory
+from tools.harness.isolation.box import PATIENCE_SECONDS, SLICE, native_directory
 from tools.harness.isolation.compile import compile_bundled, compile_runtime, runtime_directory
 
 # What a program of the runtime's can take memory with, or start work with.
@@ -55,7 +55,7 @@ def kept_by(
 ) -> tuple[Counter[tuple[str, ...]], str]:
     """Which driver functions it keeps, and whose they are; and its errors. It has come back."""
     box = make_box()
-    box.allow(2154 * MIB)
+    box.allow(SLICE)
     ran = subprocess.run(
         command,
         env=box.environment

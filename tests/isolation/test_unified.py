@@ -7,9 +7,8 @@ import pytest
 from tests.isolation.region import Region
 from tests.isolation.test_overhead import CONTEXT, TABLE
 from tests.isolation.test_views import program_list, selftest
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, room
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box, room
 
-SLICE = 2154 * MIB
 NOT_SUPPORTED = 3
 SYSTEM_MIB = 122570  # of a DGX Spark, as the operating system shows it
 

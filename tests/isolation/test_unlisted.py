@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.isolation.conftest import MakeBox
-from tests.isolation.test_overhead import CONTEXT, SLICE, TABLE
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box, room
+from tests.isolation.test_overhead import CONTEXT, TABLE
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box, room
 
 IMAGE = 3 * MIB
 PAGE = 2 * MIB

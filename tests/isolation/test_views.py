@@ -9,9 +9,7 @@ from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tests.nvidia_smi import NvidiaSmi
 from tests.simulator.test_nvidia_smi import downloaded as downloaded
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box
-
-SLICE = 2154 * MIB
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, SLICE, Box
 
 
 def test_all_views_agree(box: Box) -> None:

@@ -25,6 +25,7 @@ from tools.harness.ports import free_port
 from tools.harness.waiting import until
 
 MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
+FOUR_CARDS = {MEM: 60, CORE: 400, COUNT: 4}  # of 16160 MiB each: tests/agent/test_requests.py
 NODE = "n1"
 HASTY = "tools.harness.hasty"
 READY_SECONDS = 20.0

@@ -8,6 +8,8 @@ from tools.harness.cluster.images import GPU_TEST
 MEMORY = "aliyun.com/gpu-mem"
 CORE = "aliyun.com/gpu-core.percentage"
 COUNT = "aliyun.com/gpu-count"
+# Of 16160 MiB each: tests/e2e/test_node.py.
+FOUR_CARDS = {MEMORY: "60", CORE: "400", COUNT: "4"}
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 1; done"
 TOLD = "that is all"
 TELL = f"env; echo {TOLD}"  # a log comes line by line, and what is missing shows by the last one

@@ -18,6 +18,7 @@ import pytest
 from gpu_device_plugin.simulation.node_profiles import node_lines
 
 MIB = 1024 * 1024
+SLICE = 2154 * MIB  # 2 of 15 units of a V100 of 16160 MiB: tests/domain/test_slice_size.py
 OUT_OF_MEMORY = 2
 NOT_READY = 802
 NO_PERMISSION = 4
