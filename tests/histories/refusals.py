@@ -58,7 +58,6 @@ class Refusal:
     free: Mapping[int | None, _Free]
     reason: str
     excuse: str = ""
-    is_judged: bool = False
 
 
 @dataclass(slots=True)

@@ -88,10 +88,6 @@ class Region:
         """Until when a process has the slice's lease, and in the low byte its slot; 0: cleared."""
         return self._word(CARDS_AT + card * _CARD_BYTES + 128)
 
-    def reaped(self) -> int:
-        """Dead processes cleared."""
-        return self._word(40)
-
     def drift(self) -> int:
         """Unknown allocation functions resolved."""
         return self._word(32)
