@@ -34,11 +34,33 @@ from gpu_device_plugin.settings.nvidia_settings import NvidiaSettings
 from gpu_device_plugin.settings.setting import settings_of
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-REFUSED = {
+REFUSED_BY_THE_SCHEMA = {
     "migProfile=MIG9g": "at '/migProfile': value must be one of",
     "gpuMemoryUnit=256MiB": "at '/gpuMemoryUnit': value must be one of 'GiB', '128MiB'",
     "nodeSettings.map.small.unit=GiB": "additional properties 'unit' not allowed",
     "nodeSettings.map.small.deviceListStrategy=volume-mounts": "at '/nodeSettings/map/small/deviceListStrategy'",
+    "deviceIDStrategy=name": "at '/deviceIDStrategy'",
+    "migStrategy=both": "at '/migStrategy': value must be one of",
+    "mode=exclusive": "at '/mode': value must be one of",
+    "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
+    "computePolicy=6": "at '/computePolicy': value must be one of 'fixed', 'work-conserving'",
+    "driverCapabilities=cuda": "at '/driverCapabilities'",
+    "isolation=perhaps": "at '/isolation'",
+    "nodeselector.x=y": "additional properties 'nodeselector' not allowed",
+    "policies.requests.percent=false": "additional properties 'percent' not allowed",
+    "simulate.profile=b200": "at '/simulate/profile'",
+    "libraryDir=lib": "at '/libraryDir'",
+    "fullnameOverride=Foo_Bar": "at '/fullnameOverride'",
+    "nameOverride=Foo_Bar": "at '/nameOverride'",
+    "policies.cdiNamespaces={Not_A_Name}": "at '/policies/cdiNamespaces/0'",
+    "updateStrategy.rollingUpdate.maxSurge=1": "additional properties 'maxSurge' not allowed",
+    "recoverySeconds=0": "at '/recoverySeconds'",
+    "startupTaint=a b": "at '/startupTaint'",
+    "image.digest=abc": "at '/image/digest'",
+    "xidTable.xids[0].code=74,xidTable.xids[0].name=x,xidTable.xids[0].action=ingore": "at '/xidTable/xids/0/action'",
+    "xidTable.default.name=x,xidTable.default.action=fault,xidTable.default.recovery=no": "at '/xidTable/default/recovery'",
+}
+REFUSED = {
     "config.name=mine,config.map.a=version: v1": "config.name and config.map exclude each other",
     "config.default=b,config.map.a=version: v1": "config.default b is none of config.map: it has a",
     "config.map.a=x": "config.map.a is no YAML object",
@@ -52,22 +74,11 @@ REFUSED = {
     "mps.enabled=true": "mps.enabled needs config.map or config.name",
     "mps.enabled=true,config.name=c": "mps.enabled needs gfd.enabled: the MPS daemon runs on nodes labelled",
     "mps.enabled=true,config.name=c,gfd.enabled=true,migStrategy=mixed": "does not go with migStrategy mixed",
-    "deviceIDStrategy=name": "at '/deviceIDStrategy'",
-    "migStrategy=both": "at '/migStrategy': value must be one of",
     "mode=mps": "mode mps is not served yet",
-    "mode=exclusive": "at '/mode': value must be one of",
-    "placement=pack": "at '/placement': value must be one of 'binpack', 'spread'",
     "computePolicy=4": "computePolicy 4 shares by the number of containers, which is not offered",
-    "computePolicy=6": "at '/computePolicy': value must be one of 'fixed', 'work-conserving'",
-    "driverCapabilities=cuda": "at '/driverCapabilities'",
-    "isolation=perhaps": "at '/isolation'",
-    "nodeselector.x=y": "additional properties 'nodeselector' not allowed",
-    "policies.requests.percent=false": "additional properties 'percent' not allowed",
-    "simulate.profile=b200": "at '/simulate/profile'",
     "driverRoot=/run/nvidia/driver": "driverRoot needs nvmlLibrary",
     "nvmlLibrary=lib/libnvidia-ml.so.1": "nvmlLibrary is a path below driverRoot",
     "serviceMonitor.enabled=true": "serviceMonitor.enabled needs service.enabled",
-    "libraryDir=lib": "at '/libraryDir'",
     "libraryDir=/": "at '/libraryDir'",
     "libraryDir=/etc": "/etc is no path for this",
     "libraryDir=/var//lib/gpu-device-plugin": "has something else there already",
@@ -75,8 +86,6 @@ REFUSED = {
     "mode=null": "missing property 'mode'",
     "policies.requests=null": "missing property 'requests'",
     "isolation=null": "missing property 'isolation'",
-    "fullnameOverride=Foo_Bar": "at '/fullnameOverride'",
-    "nameOverride=Foo_Bar": "at '/nameOverride'",
     "simulate.driverVersion=535.1": "it needs simulate.profile",
     "cdi.generator=/usr/bin/nvidia-ctk,simulate.profile=t4": "goes with neither cdi.generator nor",
     "cdi.managementAnnotation=true,runtimeClassName=nvidia": "goes with neither runtimeClassName nor",
@@ -86,19 +95,12 @@ REFUSED = {
     "cdi.managementAnnotation=true,deviceListStrategy=auto": "which deviceListStrategy auto may fall back: set it to cdi-cri",
     "cdi.managementAnnotation=true,config.map.x=flags: {plugin: {deviceListStrategy: auto}}": "may fall back: set it to cdi-cri",
     "cdi.managementAnnotation=true,deviceListStrategy=cdi-cri": "Set policies.cdiNamespaces to the namespaces",
-    "policies.cdiNamespaces={Not_A_Name}": "at '/policies/cdiNamespaces/0'",
     "policies.validationActions={Deny,Warn}": "takes Deny or Warn, not both",
     "kubeletDir=/var/lib/../kubelet": "name the thing itself, without ..",
     "serviceAccount.create=false": "serviceAccount.name is needed",
-    "updateStrategy.rollingUpdate.maxSurge=1": "additional properties 'maxSurge' not allowed",
-    "recoverySeconds=0": "at '/recoverySeconds'",
-    "startupTaint=a b": "at '/startupTaint'",
     "extraEnv[0].name=GPU_DEVICE_PLUGIN_MODE,extraEnv[0].value=share": "the chart gives GPU_DEVICE_PLUGIN_MODE itself",
     "extraEnv[0].name=NVIDIA_VISIBLE_DEVICES,extraEnv[0].value=GPU-1": "name those in the ConfigMap kube-system/unhealthy-gpu-NODE",
-    "image.digest=abc": "at '/image/digest'",
-    "xidTable.xids[0].code=74,xidTable.xids[0].name=x,xidTable.xids[0].action=ingore": "at '/xidTable/xids/0/action'",
     "xidTable.xids[0].name=x,xidTable.xids[0].action=fault": "missing property 'code'",
-    "xidTable.default.name=x,xidTable.default.action=fault,xidTable.default.recovery=no": "at '/xidTable/default/recovery'",
     "service.enabled=true,serviceMonitor.enabled=true,podMonitor.enabled=true": "scraped twice",
 }
 NOT_IN_THE_FILE = {
@@ -134,6 +136,13 @@ def test_what_cannot_be_is_an_error_that_says_why(value: str, words: str) -> Non
     with pytest.raises(RefusedError) as refusal:
         render(value)
     assert words in str(refusal.value)
+
+
+def test_what_the_schema_refuses_is_said_at_once() -> None:
+    with pytest.raises(RefusedError) as refusal:
+        render(*REFUSED_BY_THE_SCHEMA)
+    said = str(refusal.value)
+    assert [words for words in REFUSED_BY_THE_SCHEMA.values() if words not in said] == []
 
 
 def test_the_hook_on_the_node_has_to_find_the_driver_as_the_agent_does() -> None:
