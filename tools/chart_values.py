@@ -310,8 +310,8 @@ def _is_variable(setting: Setting) -> bool:
     return bool(setting.extra) and setting.key not in (*OF_NODES, "pass_device_specs")
 
 
-def text() -> str:
-    """The schema's file: an object's keys on lines of their own, anything else on one line."""
+def laid_out(schema: Mapping[str, Any]) -> str:
+    """The text of a schema: an object's keys on lines of their own, anything else on one line."""
 
     def shown(node: Any, indent: str, key: str) -> str:
         if not isinstance(node, dict) or not (
@@ -324,9 +324,9 @@ def text() -> str:
         )
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
-    return shown(schema(), "", "") + "\n"
+    return shown(schema, "", "") + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(text(), encoding="utf-8")
+    SCHEMA.write_text(laid_out(schema()), encoding="utf-8")
     TEMPLATE.write_text(template(), encoding="utf-8")

@@ -4,7 +4,6 @@ It is the JSON schema of the types with which the agent reads such a file, with 
 tests/chart/test_fresh.py checks that it is up to date.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gpu_device_plugin.domain.nvidia.configuration import PREFIX
 from gpu_device_plugin.settings import nvidia_settings
 from gpu_device_plugin.settings.nvidia_configuration import FEWEST_REPLICAS, File
 from gpu_device_plugin.settings.nvidia_settings import named_by_nvidia
+from tools.chart_values import laid_out
 
 _NAME = f"^({PREFIX})?{configuration._SUBDOMAIN.pattern}$"
 _WAYS = "|".join(way for way in ListStrategy if way is not ListStrategy.AUTO)
@@ -75,7 +75,7 @@ def text() -> str:
             made |= bounds if path.endswith(end) else {}
         return made
 
-    return json.dumps(plain(schema, ""), indent=1) + "\n"
+    return laid_out(plain(schema, ""))
 
 
 if __name__ == "__main__":

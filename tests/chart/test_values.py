@@ -197,50 +197,74 @@ def test_the_drivers_library_lies_below_its_root() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "key", "expected"),
+    ("values", "expected"),
     [
-        (["mode=cgpu"], "mode", "cgpu"),
-        (["placement=spread"], "placement", "spread"),
-        (["gpuMemoryUnit=128MiB"], "memory_unit", "128MiB"),
-        (["isolation=false"], "isolation", "off"),
-        (["honorCgpuDisable=true"], "honor_cgpu_disable", True),
-        (["computePolicy=work-conserving"], "compute_policy", "work-conserving"),
-        (["computePolicy=5"], "compute_policy", "native"),
-        (["memoryEnforcer=driver"], "memory_enforcer", "driver"),
-        (["memoryEnforcer=auto"], "without_claims", True),
-        (["driverLimitBy=toolkit"], "driver_limit_by", "toolkit"),
-        (["honorPodComputePolicy=true"], "honor_pod_compute_policy", True),
-        (["driverCapabilities=all"], "driver_capabilities", "all"),
-        (["sandboxRuntimeClasses={mine*}"], "sandbox_runtime_classes", "mine*"),
-        (["deviceListStrategy=cdi-cri"], "device_list_strategy", "cdi-cri"),
-        (["deviceListStrategy={envvar,cdi-cri}"], "device_list_strategy", "envvar,cdi-cri"),
-        (["compatWithCPUManager=true"], "pass_device_specs", True),
-        (["gfd.enabled=true"], "gfd", True),
-        (["allowOtherPlugin=true"], "allow_other_plugin", True),
-        (["recoverySeconds=90"], "recovery_seconds", 90),
-        (["startupTaint=example.com/new"], "startup_taint", "example.com/new"),
-        (["unifiedMemoryReserveMib=8192"], "unified_memory_reserve_mib", 8192),
-        (["kubeletDir=/data/kubelet"], "kubelet_dir", "/data/kubelet"),
-        (["libraryDir=/opt/slices"], "library_dir", "/opt/slices"),
-        (["metrics.port=9500"], "metrics_address", ":9500"),
-        (["logLevel=debug"], "log_level", "debug"),
-        (["logFormat=text"], "log_format", "text"),
         (
-            ["driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/libnvidia-ml.so.1"],
-            "nvml_library",
-            "/driver-root/lib/libnvidia-ml.so.1",
+            [
+                *("mode=cgpu", "placement=spread", "gpuMemoryUnit=128MiB", "isolation=false"),
+                *("honorCgpuDisable=true", "computePolicy=work-conserving"),
+                *("driverLimitBy=toolkit", "honorPodComputePolicy=true", "driverCapabilities=all"),
+                *("sandboxRuntimeClasses={mine*}", "deviceListStrategy=cdi-cri"),
+                *("compatWithCPUManager=true", "gfd.enabled=true", "allowOtherPlugin=true"),
+                *("recoverySeconds=90", "startupTaint=example.com/new"),
+                *("unifiedMemoryReserveMib=8192", "kubeletDir=/data/kubelet"),
+                *("libraryDir=/opt/slices", "metrics.port=9500", "logLevel=debug"),
+                *("logFormat=text", "driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/nvml.so"),
+            ],
+            {
+                "mode": "cgpu",
+                "placement": "spread",
+                "memory_unit": "128MiB",
+                "isolation": "off",
+                "honor_cgpu_disable": True,
+                "compute_policy": "work-conserving",
+                "driver_limit_by": "toolkit",
+                "honor_pod_compute_policy": True,
+                "driver_capabilities": "all",
+                "sandbox_runtime_classes": "mine*",
+                "device_list_strategy": "cdi-cri",
+                "pass_device_specs": True,
+                "gfd": True,
+                "allow_other_plugin": True,
+                "recovery_seconds": 90,
+                "startup_taint": "example.com/new",
+                "unified_memory_reserve_mib": 8192,
+                "kubelet_dir": "/data/kubelet",
+                "library_dir": "/opt/slices",
+                "metrics_address": ":9500",
+                "log_level": "debug",
+                "log_format": "text",
+                "nvml_library": "/driver-root/lib/nvml.so",
+            },
+        ),
+        (
+            [
+                *("computePolicy=5", "memoryEnforcer=driver"),
+                *("deviceListStrategy={envvar,cdi-cri}", "cdiDir=/etc/cdi"),
+            ],
+            {
+                "compute_policy": "native",
+                "memory_enforcer": "driver",
+                "device_list_strategy": "envvar,cdi-cri",
+                "cdi_dir": "/etc/cdi",
+                "without_claims": True,
+            },
         ),
     ],
-    ids=lambda given: given[-1] if isinstance(given, list) else None,
+    ids=["most", "others"],
 )
 def test_a_value_reaches_the_agent(
-    tmp_path: Path, values: list[str], key: str, expected: Any
+    tmp_path: Path, values: list[str], expected: dict[str, Any]
 ) -> None:
     """R-401."""
-    found = getattr(settings(tmp_path, *values), key)
-    found = ",".join(found) if isinstance(found, tuple) else found
-    assert getattr(found, "value", found) == expected
-    assert found != getattr(settings(tmp_path), key)
+
+    def plain(made: Settings) -> dict[str, Any]:
+        found = {key: getattr(made, key) for key in expected}
+        found = {k: ",".join(v) if isinstance(v, tuple) else v for k, v in found.items()}
+        return {key: getattr(value, "value", value) for key, value in found.items()}
+
+    assert plain(settings(tmp_path, *values)) == expected
+    assert [key for key, n in plain(settings(tmp_path)).items() if n == expected[key]] == []
 
 
 def test_the_defaults_of_the_chart_are_those_of_the_agent(tmp_path: Path) -> None:
