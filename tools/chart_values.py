@@ -70,6 +70,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     r".*\.digest": {"pattern": "^(sha256:[0-9a-f]{64})?$"},
     r".*\.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     r"imagePullSecrets": {"items": _object("name", name=_TEXT)},
+    # cGPU's numbers too; 0 and 4 are refused in words of their own.
     r"computePolicy": {"type": ["string", "integer"], "enum": [
         "fixed", "work-conserving", "native", *"312504", *map(int, "312504"),
     ]},
@@ -306,7 +307,7 @@ def _dictionary(name: str, what: str, paths: Mapping[str, str]) -> str:
 
 
 def _is_variable(setting: Setting) -> bool:
-    """Whether it is given as a variable of NVIDIA's; a setting of nodes has to be in a file."""
+    """Whether it is given as a variable of NVIDIA's; what nodes may have of their own has to be in a file."""
     return bool(setting.extra) and setting.key not in (*OF_NODES, "pass_device_specs")
 
 

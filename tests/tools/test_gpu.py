@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 from tests.isolation.test_limit_hook import cgroup_tree
-from tools.bench.machine import Machine
-from tools.bench.report import kept_section, with_section, write
-from tools.bench.rows import Chapter, Row
-from tools.gpu import compute, limits, memory, report
+from tools.bench.rows import Row
+from tools.gpu import compute, limits, memory
 from tools.gpu.card import Card, chosen
 from tools.gpu.kept import Kept
 from tools.gpu.place import Place
@@ -200,56 +198,3 @@ def test_a_simulated_card_is_never_taken_for_a_real_one(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "the driver here is the simulated one" in done.stdout
     assert not document.exists()
-
-
-def test_the_section_replaces_its_elder_and_nothing_else(tmp_path: Path) -> None:
-    """Written twice it stands once, and the tables of `make bench` stay."""
-    document = tmp_path / "benchmarks.md"
-    document.write_text("# Benchmarks\n\n## Allocate\n\nfigures\n")
-    chapter = Chapter("Names", "How.", (Row("what", "0", "none", is_met=True),))
-
-    report.write(document, CARD, [chapter])
-    once = document.read_text()
-    missed = Chapter("Graphs' memory", "How.", (Row("apart", "≤ 8", "9", is_met=False),))
-    report.write(document, CARD, [chapter, missed], ["vllm"])
-    text = document.read_text()
-
-    assert text.count("## On a real card") == once.count("## On a real card") == 1
-    assert "## Allocate\n\nfigures\n" in text
-    assert "Test V100, 16384 MiB" in text
-    assert "### Names\n" in text
-    for line in ("vllm", "apart: 9, wanted ≤ 8"):
-        assert f"\n- {line}\n" in text
-    assert "nothing else on it" in text
-    busy = report.section(replace(CARD, pids={7: MIB}), [], [])
-    assert "used by other processes too (1)" in busy
-    assert kept_section(with_section("# New tables\n", "kept\n")).splitlines()[1] == "kept"
-
-
-def test_a_chapter_is_measured_again_and_all_else_of_the_page_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Text beside chapters is written by people."""
-    page = tmp_path / "docs" / "benchmarks.md"
-    page.parent.mkdir()
-    monkeypatch.chdir(tmp_path)
-    machine = Machine("x", 2, "6.1", "Python 3.11")
-    write(machine, {"first": ["measured-1"]}, ("first", "second"))
-    mark = "<!-- first: end -->\n"
-    page.write_text(page.read_text().replace(mark, f"{mark}\nby hand\n"))
-    page.write_text(with_section(page.read_text(), "on-a-card\n"))
-    write(machine, {"second": ["measured-2"]}, ("first", "second", "third"))
-
-    text = page.read_text()
-    order = [
-        "# Benchmarks",
-        "first: begin",
-        "measured-1",
-        "by hand",
-        "second: begin",
-        "measured-2",
-        "third: begin",
-        "on-a-card",
-    ]
-    assert [text.count(each) for each in order] == [1] * len(order)
-    assert sorted(order, key=text.index) == order
