@@ -60,9 +60,9 @@ class Asked:
 
 
 @pytest.mark.usefixtures("patient_api")
-@pytest.mark.parametrize("pods", [100, 200])
-async def test_a_page_of_large_objects_is_asked_for_again_with_fewer(pods: int) -> None:
+async def test_a_page_of_large_objects_is_asked_for_again_with_fewer() -> None:
     """Whatever they are, no more than 16 MiB are taken at a time, and none is left out."""
+    pods = 200
     async with running() as (server, api):
         fill(server, pods)
         asked, names = Asked(api), []
@@ -148,10 +148,9 @@ def test_what_a_pod_costs_does_not_grow_with_what_its_tenant_writes(size: int) -
     assert pod_request(decoded(made)).containers[0].wants_no_isolation
 
 
-@pytest.mark.parametrize("size", [20_000, 80_000])
-def test_what_a_list_keeps_of_a_live_pod_is_bounded_in_each_part_that_we_read(size: int) -> None:
+def test_what_a_list_keeps_of_a_live_pod_is_bounded_in_each_part_that_we_read() -> None:
     """The value and the number of a variable, amounts, claims, and what an owner is called."""
-    made = a_pod("fat", fat=0)
+    made, size = a_pod("fat", fat=0), 20_000
     (asking,) = made["spec"]["containers"]
     before = dict(asking["resources"]["limits"])
     names = {f"{domain}/{n}": "1" for domain in ("nvidia.com", "x.com") for n in range(size)}
