@@ -13,11 +13,17 @@ from typing import Any
 
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import STATE
-from tests.e2e.quick_start import ADDRESS, load_scheduler
 from tools.harness.cluster.agent import Agent, AgentDirectories
 from tools.harness.cluster.binaries import provide_scheduler, scheduler_version
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, WRITER, Helm
+from tools.harness.cluster.helm import (
+    ADDRESS,
+    RELEASE,
+    RELEASE_NAMESPACE,
+    WRITER,
+    Helm,
+    load_scheduler,
+)
 from tools.harness.cluster.pods import container, pod, slice_of
 from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for

@@ -7,13 +7,12 @@ import re
 import tempfile
 from pathlib import Path
 
-import yaml
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.tenants import cuda_images
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import CHART
+from tools.harness.cluster.helm import ADDRESS, load_scheduler
 from tools.harness.cluster.images import Image
 
 from gpu_device_plugin.disk.native_library import native_library
@@ -21,8 +20,6 @@ from gpu_device_plugin.disk.native_library import native_library
 ROOT = Path(__file__).resolve().parents[2]
 SMI_IMAGE = "docker.io/library/nvidia-smi:1"
 BUILT = "docker.io/library/gpu-device-plugin"
-ADDRESS = "10.96.0.200"
-"""The controller's, here: this cluster resolves no names of Services."""
 _AT = f" --set controller.clusterIP={ADDRESS}"
 
 
@@ -52,16 +49,6 @@ def load_images(cluster: Cluster, agent: AgentImage, nvidia_smi: NvidiaSmi, *nam
     files = {**base.files, "bin/nvidia-smi": nvidia_smi.path.read_bytes()}
     for name in names:
         cluster.node.load(Image(name, files, base.links, ()))
-
-
-def load_scheduler(cluster: Cluster, program: Path | None = None) -> None:
-    """What the node would pull: the stock kube-scheduler, by default of the cluster's version, by the chart's name for it."""
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    named = f"{values['scheduler']['image']['repository']}:v{cluster.binaries.kubernetes_version}"
-    program = program or cluster.binaries.kubernetes / "kube-scheduler"
-    files = {"bin/kube-scheduler": program.read_bytes()}
-    links = {"usr/local/bin/kube-scheduler": "/bin/kube-scheduler"}
-    cluster.node.load(Image(named, files, links, ()))
 
 
 def _block(first: str) -> str:

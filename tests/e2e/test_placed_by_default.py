@@ -13,11 +13,18 @@ import pytest
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.kubectl_gpu import kubectl_gpu
 from tests.e2e.placement import SCHEDULER, wait_for_deployments
-from tests.e2e.quick_start import ADDRESS, load_scheduler
 from tests.e2e.test_image import NOTHING, wait_for_rollout
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
+from tools.harness.cluster.helm import (
+    ADDRESS,
+    CHART,
+    RELEASE,
+    RELEASE_NAMESPACE,
+    Helm,
+    left_on_nodes,
+    load_scheduler,
+)
 from tools.harness.cluster.pods import FOUR_CARDS, container, pod, slice_of
 from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import yaml
 from tools.harness.cluster.binaries import provide_helm
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.credentials import AGENT
+from tools.harness.cluster.images import Image
 from tools.harness.cluster.processes import command_output
 
 from gpu_device_plugin.domain.node.labels import NODE_LABELS
@@ -22,6 +24,10 @@ NOBODY = (
 WRITER = f"policies.annotationWriters={{{AGENT.name}}}"
 """The tests' own agent, which is no pod of the release, may say what pods hold."""
 CLAIMS = ("dra.enabled=true", "dra.namespaces={default}", "dra.wholeCards=nvidia.com/gpu", WRITER)
+
+
+ADDRESS = "10.96.0.200"
+"""The controller's, here: this cluster resolves no names of Services."""
 
 
 class Helm:
@@ -48,6 +54,16 @@ class Helm:
     def uninstall(self) -> str:
         """Remove the release and wait until its objects are gone."""
         return self("uninstall", self.release, "--wait", "--timeout=280s")
+
+
+def load_scheduler(cluster: Cluster, program: Path | None = None) -> None:
+    """What the node would pull: the stock kube-scheduler, by default of the cluster's version, by the chart's name for it."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    named = f"{values['scheduler']['image']['repository']}:v{cluster.binaries.kubernetes_version}"
+    program = program or cluster.binaries.kubernetes / "kube-scheduler"
+    files = {"bin/kube-scheduler": program.read_bytes()}
+    links = {"usr/local/bin/kube-scheduler": "/bin/kube-scheduler"}
+    cluster.node.load(Image(named, files, links, ()))
 
 
 def left_on_nodes(cluster: Cluster) -> set[str]:
