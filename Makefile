@@ -17,7 +17,7 @@ HISTORIES ?= 10000
 FUZZ ?= 100000
 SEED ?= 0
 
-.PHONY: help demo test check fuzz histories lint house docs golden fmt native sanitize proto image release e2e conformance cluster bench gpu gpu-bundle gpu-cluster gpu-rehearsal lock clean
+.PHONY: help demo test check fuzz histories lint house docs golden fmt native sanitize proto image release e2e conformance cluster bench gpu gpu-bundle gpu-cluster gpu-page gpu-rehearsal lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -131,6 +131,9 @@ gpu-bundle: $(STAMP) $(NATIVE) ## What `make gpu-cluster` needs without network,
 # Nothing of this checkout but the bundle; SIMULATED=580.65.06, the version of a driver, for a simulated card.
 gpu-cluster: ## From the bundle, a Kubernetes on this machine with slices of its card; as root
 	@build/gpu-bundle/start --results build/gpu-cluster $(if $(SIMULATED),--simulated $(SIMULATED))
+
+gpu-page: $(STAMP) ## What gpu-cluster measured into docs/benchmarks.md; FROM=folder of its results
+	@$(BIN)/python -m tools.gpu_cluster.page $(or $(FROM),build/gpu-cluster)
 
 gpu-rehearsal: $(STAMP) ## make gpu-cluster on a simulated card, from the bundle alone in an empty Debian; as root
 	@tools/gpu_cluster/rehearse.sh

@@ -12,11 +12,13 @@ _TITLE = "# Benchmarks\n\nFor operators and reviewers: how fast, small and exact
 _METHOD = """\
 ## Method
 
-`make bench` writes this page, and `make gpu` its last section; do not edit it. The load of a chapter is the machine's load average of a minute before it. Figures are medians unless they say otherwise, quantiles are by
-nearest rank, and both figures of a ratio come from one run. Cards are simulated, except in the last section. The agent is always the real
+`make bench` writes this page, `make gpu` and `make gpu-page` its last sections; do not edit it. The load of a chapter is the machine's load average of a minute before it. Figures are medians unless they say otherwise, quantiles are by
+nearest rank, and both figures of a ratio come from one run. Cards are simulated, except in the last sections. The agent is always the real
 process, on real sockets; kubelet and API server are stand-ins, except where a chapter names a real cluster.
 """
-_REAL_CARD = "real card"
+REAL_CARD, PODS_ON_A_CARD = "real card", "pods on a real card"
+_ON_CARDS = (REAL_CARD, PODS_ON_A_CARD)
+"""The last sections, which only a machine with a card can measure."""
 _MACHINE = re.compile(r"^- Machine.*\n- Python.*$", re.MULTILINE)
 _VARIANT = re.compile(
     r", (?P<cap>\d+ %): (?:the card's time|throughput kept|relative error)$"
@@ -105,16 +107,22 @@ def in_short(text: str) -> str:
 
 
 def kept_section(text: str) -> str:
-    """What `make gpu` wrote, with its marks; empty where there is none."""
-    found = _between_marks(text, _REAL_CARD)
-    return "" if found is None else _marked(_REAL_CARD, found)
+    """What was measured on cards, with its marks; empty where there is nothing."""
+    return _on_cards({name: _between_marks(text, name) for name in _ON_CARDS})
 
 
-def with_section(text: str, section: str) -> str:
-    """The document with what `make gpu` measured as its last section."""
-    kept = kept_section(text)
-    before = text.replace(kept, "") if kept else text
-    return before.rstrip("\n") + "\n\n" + _marked(_REAL_CARD, section)
+def with_section(text: str, section: str, name: str = REAL_CARD) -> str:
+    """The document with what was measured on a card among its last sections."""
+    found = {each: _between_marks(text, each) for each in _ON_CARDS}
+    before = text
+    for each, known in found.items():
+        before = before.replace(_marked(each, known or ""), "")
+    return before.rstrip("\n") + "\n\n" + _on_cards({**found, name: section})
+
+
+def _on_cards(sections: Mapping[str, str | None]) -> str:
+    known = [_marked(name, text) for name, text in sections.items() if text is not None]
+    return "\n".join(known)
 
 
 def _marks(name: str) -> tuple[str, str]:
