@@ -2,17 +2,26 @@
 
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tools.bench.rows import Row, shown
+from tools.gpu.card import find
+from tools.gpu.place import ROOT, compile_card, library_base, on_card
+from tools.gpu.simulated import simulated_base
+from tools.gpu_cluster import decode
 from tools.gpu_cluster.driver_root import copy_driver
 from tools.gpu_cluster.parts import MOST_BYTES, SUMS, PartError, packed, write_sums
 from tools.gpu_cluster.pod_root import machine_image
 from tools.gpu_cluster.steps import Record, Step
+
+NATIVE = ROOT / "build" / "native"
 
 
 @given(st.dictionaries(st.text(min_size=1), st.integers(0, 100)))
@@ -104,3 +113,55 @@ def test_a_driver_is_copied_without_what_its_machine_lacks(tmp_path: Path) -> No
     program.write_text("smi")
     copy_driver(tmp_path / "machine", tmp_path / "again")
     assert (tmp_path / "again/usr/bin/nvidia-smi").read_text() == "smi"
+
+
+def _told(tokens: Sequence[int], p50_ns: int) -> dict[str, Any]:
+    return {
+        "pieces": len(tokens),
+        "took_ns": 10**9,
+        "p50_ns": p50_ns,
+        "p99_ns": 2 * p50_ns,
+        "tokens": tokens,
+    }
+
+
+def test_two_models_are_compared_with_one_alone() -> None:
+    alone = _told(range(100), 10_000_000)
+    rates, gaps, same, other = decode.rows(
+        "halves",
+        alone,
+        [_told(range(50), 20_000_000), _told([0, 1, 7, 3, *range(4, 30)], 15_000_000)],
+    )
+
+    assert rates.measured == "50.0 and 30.0; together 80 % of one alone"
+    assert gaps.measured == "20.00 / 40.00 ms and 15.00 / 30.00 ms; p50 200 %, 150 % of one alone"
+    assert (same.measured, same.is_met) == ("the same 50", True)
+    assert (other.measured, other.is_met) == ("another at 2", False)
+    (*_, silent) = decode.rows("halves", alone, [_told([], 1)])
+    assert silent.is_met is False, "no token at all is no proof"
+
+
+def test_nobody_begins_before_all_are_ready(tmp_path: Path) -> None:
+    """The later ones take longer to be ready; each tells how many were when it began."""
+    loop = "while [ ${n:=0} -lt ${1}00000 ]; do n=$((n + 1)); done"
+    tell = 'echo "{\\"ready\\": $(ls | wc -l)}"'
+    script = f"cd {tmp_path}; {loop}; >file-$1; {tell}; read -r go; {tell}"
+    told = decode.at_once(os.environ, [["sh", "-c", script, "sh", name] for name in "012"])
+    assert told == [{"ready": 3}] * 3
+
+
+def test_the_loop_of_kernels_writes_the_same_tokens_each_time(tmp_path: Path) -> None:
+    if not (NATIVE / "libcuda.so.1").exists() or shutil.which("cc") is None:
+        pytest.skip("not built: make native; or no C compiler: cc")
+    base = simulated_base(tmp_path, library_base())
+    environment = on_card(base, find(base))
+    compile_card(tmp_path / "card", ["cc"])
+    loop = [str(tmp_path / "card"), "decode", "10000", "0.3"]
+
+    (alone,) = decode.at_once(environment, [loop])
+    both = decode.at_once(environment, [loop, loop])
+
+    assert len(set(alone["tokens"])) == alone["pieces"] > 1
+    assert 0 < alone["p50_ns"] <= alone["p99_ns"]
+    _, _, *same = decode.rows("both", alone, both)
+    assert [row.is_met for row in same] == [True, True]

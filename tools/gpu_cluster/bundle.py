@@ -134,10 +134,10 @@ def _put_image(root: Path) -> None:
                 if member.name.startswith((SITE, "usr/local/bin/")):
                     members.extract(member, root, filter="tar")
     (root / "usr/local/bin/gpu-device-plugin").rename(root / "usr/bin/gpu-device-plugin")
-    # For the checks of the bare card, which run in the machine's own Python.
-    for place, source in (("nvml", "pynvml.py"), ("native", "gpu_device_plugin/native/libgpuslice.so")):  # fmt: skip
-        (root / "opt" / place).mkdir()
-        shutil.copy(root / SITE / source, root / "opt" / place)
+    (root / "opt/native").mkdir()
+    shutil.copy(root / SITE / "gpu_device_plugin/native/libgpuslice.so", root / "opt/native")
+    # Beside the programs of the machine's own Python, which may not have it.
+    shutil.copy(root / SITE / "pynvml.py", root / "opt/programs")
 
 
 def _put_tree(root: Path) -> None:

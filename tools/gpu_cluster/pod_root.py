@@ -11,11 +11,15 @@ from tools.harness.cluster.images import Image
 from tools.harness.cluster.pods import pod
 from tools.harness.cluster.processes import command_output
 
+from gpu_device_plugin.domain.grants.container_edits import CARD_KIND
+
 MACHINE_IMAGE = "gpu-cluster.local/machine:1"
 PROGRAMS = Path("/opt/programs")
 INSIDE = "/gpu"
 CARD = f"{INSIDE}/card"
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_ALTERNATIVES = "etc/alternatives"
+"""Where links in /usr lead, as those of libblas.so.3 and /usr/local/cuda."""
 _ACCOUNTS = ("etc/passwd", "etc/group", "etc/nsswitch.conf")
 
 
@@ -49,7 +53,8 @@ def machine_pod(
         mounts: What else of the node is mounted where in the container.
         more: Further directories of the machine's root.
     """
-    theirs = ["usr", *more, *(each for each in _LINKS if _is_directory(machine / each))]
+    directories = (each for each in (*_LINKS, _ALTERNATIVES) if _is_directory(machine / each))
+    theirs = ["usr", *more, *directories]
     places = {f"/{each}": _overlay(machine / each, name) for each in theirs}
     places |= {INSIDE: PROGRAMS, **mounts}
     body = {
@@ -70,10 +75,20 @@ def machine_pod(
     return pod(name, body, volumes=volumes)
 
 
+def take_card(body: dict[str, Any], card: str, variables: Mapping[str, str]) -> None:
+    """Give a pod the whole card as NVIDIA's NRI plugin does, without us, and processes in common as MPS needs it."""
+    body["metadata"]["annotations"] = {"nvidia.cdi.k8s.io/container.main": f"{CARD_KIND}={card}"}
+    body["spec"] |= {"hostIPC": bool(variables), "hostPID": bool(variables)}
+    told = {"CARD_UUID": card, **variables}
+    body["spec"]["containers"][0]["env"] += [{"name": n, "value": v} for n, v in told.items()]
+
+
 def on_card(*words: str) -> list[str]:
     """A command of such a pod, which is told the slice's card: a simulated driver shows all cards to everybody."""
-    found = "sed -n 's/.*device=\\([^ ]*\\).*/\\1/p' /run/gpu-device-plugin/config/limits"
-    script = f'CARD_UUID=$({found}); export CARD_UUID CUDA_VISIBLE_DEVICES=$CARD_UUID; "$@"'
+    found = (
+        "sed -n 's/.*device=\\([^ ]*\\).*/\\1/p' /run/gpu-device-plugin/config/limits 2>/dev/null"
+    )
+    script = f'CARD_UUID=$({found} || echo "$CARD_UUID"); export CARD_UUID CUDA_VISIBLE_DEVICES=$CARD_UUID; "$@"'
     return ["sh", "-c", script, "sh", *words]
 
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The bundle on a simulated card, in a Debian that has neither Python nor a network nor anything of this checkout:
-# after a part that is damaged, after a try that was killed while its cluster ran, and once more. As root.
+# with a part that is damaged, where no kubelet can run, whole, and whole after a try that was killed. As root.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bundle=$PWD/build/gpu-bundle
@@ -24,18 +24,25 @@ print(smi.driver_version)
 PYTHON
 )
 
-# try BUNDLE: becomes `start` there
+# A stand-in for MPS, which keeps nothing: the simulated driver takes for its client who finds that file.
+printf '#!/bin/sh\necho $$ >$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid\n' >"$root/usr/bin/nvidia-cuda-mps-control"
+chmod +x "$root/usr/bin/nvidia-cuda-mps-control"
+
+# try BUNDLE [chroot]: becomes `start` there; in a chroot no kubelet can run
 try() {
     exec unshare --mount --net --propagation private -- bash -c '
-        root=$1 bundle=$2; shift 2
+        root=$1 bundle=$2 kind=$3; shift 3
+        ip link set lo up
         mount --bind "$root" "$root"
         mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"; mount -t proc proc "$root/proc"
         mount --bind "$bundle" "$root/bundle"; mount -o remount,bind,ro "$root/bundle"
-        # No chroot: who enters a mount namespace, as `kubectl exec` does, begins at its real root.
-        mkdir -p "$root/results/old"
-        cd "$root" && pivot_root . results/old && umount -l results/old && rmdir results/old && cd /
-        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bundle/start "$@"
-    ' rehearse "$root" "$1" --simulated "$version" --results /results
+        # Who enters a mount namespace, as `kubectl exec` does, begins at its real root.
+        if [ -z "$kind" ]; then
+            mkdir -p "$root/results/old"
+            cd "$root" && pivot_root . results/old && umount -l results/old && rmdir results/old && root=/ || exit
+        fi
+        exec chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin /bundle/start "$@"
+    ' rehearse "$root" "$1" "${2-}" --simulated "$version" --results /results
 }
 files() { (cd /proc/sys && grep . vm/{overcommit_memory,panic_on_oom} kernel/panic{,_on_oops} kernel/keys/root_max*); (cd "$root" && find . -path ./results -prune -o -type f -printf '%p %s %T@\n' -o -print | sort); }
 # Control groups without a process; others are another cluster's.
@@ -61,6 +68,11 @@ if (try "$place/damaged") >"$place/log"; then echo "a damaged part was taken" >&
 grep "damaged: part-1" "$place/log"
 rm -r "$place/damaged"
 
+echo "==> where a kubelet cannot run"
+(try "$bundle" chroot) >"$place/log" || true  # it judges the simulated card's speed too
+cat "$place/log"
+grep -q "the slice of 30 %: .* met" "$place/log" || { echo "no slice of the agent's was seen" >&2; exit 1; }
+files | diff "$place/before" - || { echo "files of the machine were changed" >&2; exit 1; }
 whole "fresh"
 echo "==> a try that is killed while its cluster runs"
 (try "$bundle") >"$place/log" 2>&1 &

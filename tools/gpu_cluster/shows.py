@@ -3,10 +3,13 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -14,13 +17,21 @@ from tools.bench.rows import Row, shown
 from tools.gpu import compute, frameworks, limits, memory
 from tools.gpu.card import find
 from tools.gpu.place import MIB, Place, Told, answer, end, library_base, on_card, start
-from tools.gpu_cluster import pod_root
+from tools.gpu_cluster import decode, pod_root
 from tools.gpu_cluster.driver_root import copy_driver
 from tools.harness.cluster.cdi_node import LIBRARIES, CdiNode, lay_out
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import CHART, RELEASE, RELEASE_NAMESPACE, Helm, left_on_nodes
+from tools.harness.cluster.helm import (
+    ADDRESS,
+    CHART,
+    RELEASE,
+    RELEASE_NAMESPACE,
+    Helm,
+    left_on_nodes,
+    load_scheduler,
+)
 from tools.harness.cluster.layout import Layout, overlay_file
-from tools.harness.cluster.pods import CORE, FOREVER, MEMORY, slice_of
+from tools.harness.cluster.pods import CORE, FOREVER, MEMORY, container, pod, slice_of
 from tools.harness.cluster.processes import Program, ProgramError
 from tools.harness.cluster.waiting import wait_for
 
@@ -45,6 +56,9 @@ KERNEL = {
     "kernel/keys/root_maxbytes": 25_000_000,
 }
 """What a kubelet sets for the whole machine where it finds anything else."""
+NAMED_CARDS = "policies.cdiNamespaces={gpu-operator,default}"
+"""The models without a slice name their card by annotation."""
+MPS = Path("/opt/mps")
 KINDS = {
     "a stream of 100 µs kernels": ("work", "stream"),
     "copies of 32 MB from pinned memory": ("copies",),
@@ -68,6 +82,8 @@ class Stage:
         self._version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
         self._units = 0
         self._turns = ""
+        self._alone: Told = {}
+        self._loop: Sequence[str] = ()
 
     @property
     def cluster(self) -> Cluster:
@@ -119,8 +135,8 @@ class Stage:
         node = CdiNode(self.cluster.node, OPT / "nvidia", self._driver, self._state)
         self._programs.append(node.start_plugin(self._logs / "nri-plugin.log"))
         self.cluster.kubectl("label", "node", NODE, MODE)
-        self._values = ("image.pullPolicy=Never", *node.settings())
-        Helm(self.cluster).install(*self._values, f"image.tag={self._version}")
+        self._values = ("image.pullPolicy=Never", *node.settings(), NAMED_CARDS)
+        self._install()
         return self._offered()
 
     def _offered(self) -> Sequence[Row]:
@@ -200,28 +216,83 @@ class Stage:
         units = min(8, self._units // 4)
         self._clear()
         self._run_pod("torch-100", slice_of(units, 100))
-        script = "import torch; print(torch.__version__, torch.cuda.is_available())"
-        asked = f"{self._python} -c '{script}' 2>&1 || true"
-        version = self._in("torch-100", "sh", "-c", asked).strip()
+        version = self._torch("torch-100")
         if not version.endswith("True"):
-            return [Row(what, target, f"not run: {version[-200:]}")]
+            return [Row(what, target, f"not run: {version}")]
         program = f"{pod_root.INSIDE}/torch_fill.py"
         told = self._tell("torch-100", self._python, program)
         rows = [shown(what, version), *frameworks.fill_rows("in a pod", self._bytes(units), told)]
         words = [self._python, program.replace("fill", "work"), "gemm", f"{self._seconds:g}"]
-        all_of_it = 0.0
+        self._run_native("torch-native")
+        native = compute.rate(self._tell("torch-native", *words))
+        rows.append(shown("PyTorch's products: without a slice", f"{native:.1f} a second"))
         for percent in (100, 60, 30):
             if percent < 100:  # one after the other: they are more than a card
                 self._clear()
                 self._run_pod(f"torch-{percent}", slice_of(units, percent))
             told = self._tell(f"torch-{percent}", *words)
-            all_of_it = all_of_it or compute.rate(told)
-            part = compute.rate(told) / all_of_it
-            rows.append(compute.share_row("PyTorch's products, of those at 100 %", percent, part))
+            kept = compute.rate(told) / native
+            rows.append(compute.kept_row("PyTorch's products", percent, kept))
             rows.append(
                 frameworks.right_row(f"PyTorch, {percent} %: relative error", told["error"])
             )
         return rows
+
+    def models(self, way: str) -> Sequence[Row]:
+        """One model or two that write one token after another, the card shared in this way."""
+        self._clear()
+        shared = decode.WAYS[way]
+        number = [*decode.WAYS].index(way)
+        if shared.is_mps and not self._has_mps(f"mps-{number}"):
+            return [Row(way, "", "not run: no nvidia-cuda-mps-control on this machine")]
+        pods = {f"decode-{number}-{each}": part for each, part in enumerate(shared.parts)}
+        for name, part in pods.items():
+            if shared.is_mps:
+                self._run_native(name, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part)})
+            elif part:
+                self._run_pod(name, slice_of(min(8, self._units // 4), part))
+            else:
+                self._run_native(name)
+        if way == decode.ALONE:
+            self._loop = self._model(*pods)
+        commands = [self._exec(name, *self._loop[1:]) for name in pods]
+        told = decode.at_once(self._place.base, commands)
+        if way != decode.ALONE:
+            return decode.rows(way, self._alone, told)
+        (self._alone,) = told
+        model = shown("decode loop", self._loop[0])
+        return [model, decode.PUBLISHED, *decode.rows(way, self._alone, told)]
+
+    def _model(self, name: str) -> Sequence[str]:
+        """What it is, and its command: the one of PyTorch, else kernels in its shape."""
+        version = "" if self._simulated else self._torch(name)
+        if version.endswith("True"):
+            program = f"{pod_root.INSIDE}/torch_model.py"
+            what = (
+                f"a transformer of 16 layers in fp16, one at a time, PyTorch {version.split()[0]}"
+            )
+            return what, self._python, program, "decode", f"{self._seconds:g}", "wait"
+        turns = str(int(self._turns) // 10)
+        what = "160 kernels of 10 µs a token; PyTorch was not used"
+        return what, pod_root.CARD, "decode", turns, f"{self._seconds:g}"
+
+    def _has_mps(self, name: str) -> bool:
+        """Start MPS in a pod, which takes it along when it ends; false where the machine lacks it."""
+        shutil.rmtree(MPS, ignore_errors=True)
+        MPS.mkdir()
+        self._run_native(name, {"CUDA_MPS_LOG_DIRECTORY": str(MPS)})
+        program = "nvidia-cuda-mps-control"
+        said = self._in(name, "sh", "-c", f"command -v {program} && {program} -d || true")
+        if program not in said:
+            return False
+        wait_for(f"MPS runs: {said}", (MPS / f"{program}.pid").exists, 20)
+        return True
+
+    def _torch(self, name: str) -> str:
+        script = "import torch; print(torch.__version__, torch.cuda.is_available())"
+        asked = f"{self._python} -c '{script}' 2>&1 || true"
+        said = self._in(name, "sh", "-c", asked).strip()
+        return said.rpartition("\n")[2]  # warnings stand above
 
     def upgrade(self) -> Sequence[Row]:
         """Another tag of the image, and another kubelet, while a program runs in its slice."""
@@ -246,7 +317,8 @@ class Stage:
     def _upgraded(self) -> None:
         name = f"localhost/gpu-device-plugin:{self._version}"
         self.cluster.node.tag(name, f"{name}-next")
-        Helm(self.cluster).install(*self._values, f"image.tag={self._version}-next")
+        self._version += "-next"
+        self._install()
         self._wait_for_agent()
 
     def driver_limits(self) -> Sequence[Row]:
@@ -261,6 +333,25 @@ class Stage:
                 shown("control groups", "version 1: no limits by the driver on any release")
             )
         return rows
+
+    def placed(self) -> Sequence[Row]:
+        """The chart as it comes: its own scheduler, named by policy, asks its controller for a card."""
+        self._clear()
+        load_scheduler(self.cluster)
+        self._install("controller.enabled=true", f"controller.clusterIP={ADDRESS}")
+        for name in ("controller", "scheduler"):
+            self._roll_out(f"deployment/{RELEASE}-{name}")
+        wanted = yaml.safe_load((CHART / "values.yaml").read_text())["scheduler"]["name"]
+        asked = json.dumps(pod("asked", container("main", resources=slice_of(2, 30))))
+        words = ("create", "--dry-run=server", "-o", "jsonpath={.spec.schedulerName}", "-f", "-")
+        by = partial(self.cluster.kubectl, *words, stdin=asked)
+        wait_for(f"new pods get {wanted}", lambda: by() == wanted, 60, 0.3)
+        self._run_pod("placed", slice_of(2, 30))
+        found = self.cluster.get("pod", "placed")["spec"]["schedulerName"]
+        return [
+            Row("the pod's scheduler", wanted, found, found == wanted),
+            self._nvidia_smi("placed", 2),
+        ]
 
     def uninstall(self) -> Sequence[Row]:
         """What the node has afterwards."""
@@ -292,9 +383,15 @@ class Stage:
                 ends.append(str(error))
         return "\n".join(ends)
 
+    def _install(self, *more: str) -> None:
+        Helm(self.cluster).install(*self._values, f"image.tag={self._version}", *more)
+
+    def _roll_out(self, what: str) -> None:
+        words = ("rollout", "status", what, "-n", RELEASE_NAMESPACE, "--timeout=120s")
+        self.cluster.kubectl(*words, seconds=150)
+
     def _wait_for_agent(self) -> None:
-        words = ("rollout", "status", f"daemonset/{RELEASE}", "-n", RELEASE_NAMESPACE)
-        self.cluster.kubectl(*words, "--timeout=120s")
+        self._roll_out(f"daemonset/{RELEASE}")
         wait_for("the node offers its cards", self._offers, 60)
 
     def _offers(self) -> bool:
@@ -314,15 +411,34 @@ class Stage:
         except ProgramError:  # the kubelet has just begun
             return ""
 
+    def _run_native(self, name: str, variables: Mapping[str, str] | None = None) -> None:
+        """A pod that has the whole card and nothing of ours; with `variables`, one of MPS."""
+        body = self._body(name, {}, STAY, {} if variables is None else {str(MPS): MPS})
+        pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(MPS)} if variables else {}
+        pod_root.take_card(body, self._place.card.uuid, {**pipes, **(variables or {})})
+        self._start(name, body)
+
     def _run_pod(
         self, name: str, resources: Mapping[str, Any], command: Sequence[str] = STAY
     ) -> None:
+        self._start(name, self._body(name, resources, command))
+
+    def _body(
+        self,
+        name: str,
+        resources: Mapping[str, Any],
+        command: Sequence[str],
+        more_mounts: Mapping[str, Path] = MappingProxyType({}),
+    ) -> dict[str, Any]:
         mounts = {str(DEFAULT_STATE): self._state} if self._state else {}
         # Where the machine's own Python is outside /usr.
         more = {*Path(self._python).parts[1:2]} - {"usr", "bin"}
-        body = pod_root.machine_pod(
+        mounts |= more_mounts
+        return pod_root.machine_pod(
             name, command, resources, machine=MACHINE, mounts=mounts, more=sorted(more)
         )
+
+    def _start(self, name: str, body: Mapping[str, Any]) -> None:
         self.cluster.apply(body)
         found = self.cluster.wait_for_phase(name, "Running", "Failed", "Succeeded", seconds=30)
         if found["status"]["phase"] != "Running":

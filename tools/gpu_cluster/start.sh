@@ -48,18 +48,25 @@ unpack() {
     echo "    unpacked: $(($(date +%s) - begin)) s"
 }
 
-# What needs no kubelet: the checks of the bare card, with the machine's own Python.
+# What needs no kubelet: the checks of the bare card, and the agent's real answers to Allocate in mount namespaces. By the
+# bundle's own Python, which brings its C library along, and the machine's Python for what needs PyTorch.
 bare() {
     echo "a kubelet cannot run here, for want of: ${refused#; }. The checks of make gpu, which need none:"
-    python=${PYTHON_GPU:-python3}
-    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        { echo "they need Python 3.11 or later, which $python is not; PYTHON_GPU names another"; exit 1; }
     place=$(mktemp -d)
     trap 'rm -rf "$place"' EXIT
     unpack "$place"
+    python=$place/usr/bin/python3-here
+    libraries=$place/usr/lib/x86_64-linux-gnu
+    cat >"$python" <<SCRIPT
+#!/bin/sh
+exec $libraries/ld-linux-x86-64.so.2 --argv0 $python --library-path "$libraries\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" \\
+    $place/usr/bin/python3 "\$@"
+SCRIPT
+    chmod +x "$python"
     cd "$place/opt/tree" || exit 1
-    PYTHONPATH=$place/opt/tree/src:$place/opt/nvml "$python" -m tools.gpu --native "$place/opt/native" --program "$place/opt/programs/card" \
-        --keep "$results/gpu.json" --document "$results/bare-card"
+    case " $* " in *" --simulated "*) set -- --simulated --seconds 1 memory slices ;; *) set -- ;; esac
+    PYTHONPATH=$place/opt/programs "$python" -m tools.gpu --native "$place/opt/native" --program "$place/opt/programs/card" \
+        --keep "$results/gpu.json" --document "$results/bare-card" "$@"
     exit
 }
 
@@ -78,7 +85,7 @@ for each in SHA256SUMS busybox; do [ -r $each ] || { echo "missing: $each"; exit
 
 if [ "${GPU_CLUSTER_INSIDE-}" != 1 ]; then
     look "$@"
-    [ -z "$refused" ] || bare
+    [ -z "$refused" ] || bare "$@"
     # The one that may have PyTorch, by the name that it has here.
     GPU_CLUSTER_PYTHON=$(command -v "${PYTHON_GPU:-python3}" || echo python3)
     export GPU_CLUSTER_PYTHON

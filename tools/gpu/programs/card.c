@@ -20,6 +20,8 @@
  *	card turns NS           runs alone for so many nanoseconds of the card; how long it was there and
  *				away in turn
  *	card copies S           how many copies of 32,000,000 bytes from pinned memory in S seconds
+ *	card decode TURNS S     says that it is ready and waits for a line; then for S seconds kernels
+ *				of TURNS in the shape of a model that writes one token after another
  *	card names              how each name that we stand in for is found
  *
  * CARD_UUID names the card to NVML; CUDA sees it as its device 0.
@@ -650,6 +652,44 @@ static void do_copies(char *words[])
 	       now_ns() - begin_ns);
 }
 
+static void do_decode(char *words[])
+{
+	enum { LAYERS = 16, KERNELS_OF_A_LAYER = 10, MOST_TOKENS = 65536 };
+	static double gaps_ns[MOST_TOKENS];
+	static uint32_t tokens[MOST_TOKENS];
+	const uint64_t turns = strtoull(words[0], NULL, 10);
+	uint64_t token = 1, value;
+	size_t count = 0;
+	CUdeviceptr place;
+
+	load();
+	OK(cuMemAlloc_v2, &place, sizeof(value));
+	spin_takes_ns(1);
+	printf("{\"ready\": true}\n");
+	hold();
+	const uint64_t begin_ns = now_ns();
+	const uint64_t end_ns = begin_ns + (uint64_t)(atof(words[1]) * 1e9);
+	uint64_t last_ns = begin_ns;
+
+	while (last_ns < end_ns && count < MOST_TOKENS) {
+		OK(cuMemcpyHtoDAsync_v2, place, &token, sizeof(token), stream);
+		for (int i = 0; i < LAYERS * KERNELS_OF_A_LAYER; i++)
+			spin_for(turns);
+		OK(cuMemcpyDtoHAsync_v2, &value, place, sizeof(value), stream);
+		OK(cuStreamSynchronize, stream);
+		/* What came back decides the next one, as in a model. */
+		token = value * 6364136223846793005ull + 1;
+		tokens[count] = (uint32_t)(token >> 33);
+		gaps_ns[count++] = (double)(now_ns() - last_ns);
+		last_ns = now_ns();
+	}
+	printf("{\"pieces\": %zu, \"took_ns\": %" PRIu64, count, last_ns - begin_ns);
+	for (size_t i = 0; i < count; i++)
+		printf("%s%" PRIu32, i ? ", " : ", \"tokens\": [", tokens[i]);
+	printf("], \"p50_ns\": %.0f, \"p99_ns\": %.0f}\n", quantile(gaps_ns, count, 0.5),
+	       quantile(gaps_ns, count, 0.99));
+}
+
 /* --- names -------------------------------------------------------------------------- */
 
 static bool is_ours(void *function)
@@ -707,7 +747,7 @@ int main(int count, char *words[])
 		{"export", 1, do_export},       {"import", 1, do_import},
 		{"graphs", 1, do_graphs},       {"names", 0, do_names},
 		{"events", 0, do_events},       {"turns", 1, do_turns},
-		{"copies", 1, do_copies},
+		{"copies", 1, do_copies},       {"decode", 2, do_decode},
 	};
 
 	driver = dlopen("libcuda.so.1", RTLD_NOW);

@@ -1,11 +1,13 @@
 """A model as people write it, kernel by kernel, for a while: no graphs, no compiler.
 
-torch_model.py KIND SECONDS     resnet: ResNet-50 in half precision, batches of 32 images, inference;
-                                decode: a transformer of 16 layers writes one token after another
-Tells how many batches or tokens in how long. Weights are random: only time is looked at.
+torch_model.py KIND SECONDS [wait]     resnet: ResNet-50 in half precision, batches of 32 images, inference;
+                                       decode: a transformer of 16 layers writes one token after another
+Tells how many batches or tokens in how long, the time between two, and the tokens. Weights are random, and the
+same in each run. With `wait` it says when it is ready, and begins when a line comes.
 """
 
 import importlib
+import itertools
 import json
 import sys
 import time
@@ -57,7 +59,7 @@ def resnet(torch: Any) -> Callable[[], int]:
     def once() -> int:
         model(images)
         torch.cuda.synchronize()
-        return 1
+        return 0
 
     return once
 
@@ -86,7 +88,8 @@ def decode(torch: Any) -> Callable[[], int]:
 
     def once() -> int:
         at = state["at"] = (state["at"] + 1) % CONTEXT
-        x = words[state["token"]].view(1, WIDTH)
+        # Without the place in it the tokens would soon repeat themselves.
+        x = (words[state["token"]] + words[at]).view(1, WIDTH)
         for (qkv, out, up, down), cache in zip(layers, kept, strict=True):
             q, k, v = functional.linear(functional.layer_norm(x, (WIDTH,)), qkv).view(
                 3, HEADS, 1, size
@@ -100,7 +103,7 @@ def decode(torch: Any) -> Callable[[], int]:
                 functional.gelu(functional.linear(functional.layer_norm(x, (WIDTH,)), up)), down
             )
         state["token"] = int((x @ words.T).argmax())
-        return 1
+        return state["token"]
 
     return once
 
@@ -108,15 +111,28 @@ def decode(torch: Any) -> Callable[[], int]:
 def main() -> None:
     """Warm up, work, tell."""
     torch: Any = importlib.import_module("torch")
-    kind, seconds = sys.argv[1], float(sys.argv[2])
+    kind, seconds, *waits = sys.argv[1], float(sys.argv[2]), *sys.argv[3:]
+    torch.manual_seed(1)
     with torch.inference_mode():
         work = {"resnet": resnet, "decode": decode}[kind](torch)
         for _ in range(10):
             work()
-        pieces, begin_ns = 0, time.monotonic_ns()
-        while time.monotonic_ns() - begin_ns < seconds * 1e9:
-            pieces += work()
-    told = {"pieces": pieces, "took_ns": time.monotonic_ns() - begin_ns}
+        if waits:
+            sys.stdout.write(json.dumps({"ready": True}) + "\n")
+            sys.stdout.flush()
+            sys.stdin.readline()
+        tokens, moments_ns = [], [time.monotonic_ns()]
+        while moments_ns[-1] - moments_ns[0] < seconds * 1e9:
+            tokens.append(work())
+            moments_ns.append(time.monotonic_ns())
+    gaps_ns = sorted(later - sooner for sooner, later in itertools.pairwise(moments_ns))
+    told = {
+        "pieces": len(tokens),
+        "took_ns": moments_ns[-1] - moments_ns[0],
+        "p50_ns": gaps_ns[len(gaps_ns) // 2],
+        "p99_ns": gaps_ns[len(gaps_ns) * 99 // 100],
+        "tokens": tokens,
+    }
     sys.stdout.write(json.dumps(told) + "\n")
 
 
