@@ -197,73 +197,52 @@ def test_the_drivers_library_lies_below_its_root() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
+    "reaches",
     [
-        (
-            [
-                *("mode=cgpu", "placement=spread", "gpuMemoryUnit=128MiB", "isolation=false"),
-                *("honorCgpuDisable=true", "computePolicy=work-conserving"),
-                *("driverLimitBy=toolkit", "honorPodComputePolicy=true", "driverCapabilities=all"),
-                *("sandboxRuntimeClasses={mine*}", "deviceListStrategy=cdi-cri"),
-                *("compatWithCPUManager=true", "gfd.enabled=true", "allowOtherPlugin=true"),
-                *("recoverySeconds=90", "startupTaint=example.com/new"),
-                *("unifiedMemoryReserveMib=8192", "kubeletDir=/data/kubelet"),
-                *("libraryDir=/opt/slices", "metrics.port=9500", "logLevel=debug"),
-                *("logFormat=text", "driverRoot=/run/nvidia/driver", "nvmlLibrary=lib/nvml.so"),
-            ],
-            {
-                "mode": "cgpu",
-                "placement": "spread",
-                "memory_unit": "128MiB",
-                "isolation": "off",
-                "honor_cgpu_disable": True,
-                "compute_policy": "work-conserving",
-                "driver_limit_by": "toolkit",
-                "honor_pod_compute_policy": True,
-                "driver_capabilities": "all",
-                "sandbox_runtime_classes": "mine*",
-                "device_list_strategy": "cdi-cri",
-                "pass_device_specs": True,
-                "gfd": True,
-                "allow_other_plugin": True,
-                "recovery_seconds": 90,
-                "startup_taint": "example.com/new",
-                "unified_memory_reserve_mib": 8192,
-                "kubelet_dir": "/data/kubelet",
-                "library_dir": "/opt/slices",
-                "metrics_address": ":9500",
-                "log_level": "debug",
-                "log_format": "text",
-                "nvml_library": "/driver-root/lib/nvml.so",
-            },
-        ),
-        (
-            [
-                *("computePolicy=5", "memoryEnforcer=driver"),
-                *("deviceListStrategy={envvar,cdi-cri}", "cdiDir=/etc/cdi"),
-            ],
-            {
-                "compute_policy": "native",
-                "memory_enforcer": "driver",
-                "device_list_strategy": "envvar,cdi-cri",
-                "cdi_dir": "/etc/cdi",
-                "without_claims": True,
-            },
-        ),
+        {
+            "mode=cgpu": "mode: cgpu",
+            "placement=spread": "placement: spread",
+            "gpuMemoryUnit=128MiB": "memory_unit: 128MiB",
+            "isolation=false": "isolation: 'off'",
+            "honorCgpuDisable=true": "honor_cgpu_disable: true",
+            "computePolicy=work-conserving": "compute_policy: work-conserving",
+            "driverLimitBy=toolkit": "driver_limit_by: toolkit",
+            "honorPodComputePolicy=true": "honor_pod_compute_policy: true",
+            "driverCapabilities=all": "driver_capabilities: all",
+            "sandboxRuntimeClasses={mine*}": "sandbox_runtime_classes: mine*",
+            "deviceListStrategy=cdi-cri": "device_list_strategy: cdi-cri",
+            "compatWithCPUManager=true": "pass_device_specs: true",
+            "gfd.enabled=true": "gfd: true",
+            "allowOtherPlugin=true": "allow_other_plugin: true",
+            "recoverySeconds=90": "recovery_seconds: 90",
+            "startupTaint=example.com/new": "startup_taint: example.com/new",
+            "unifiedMemoryReserveMib=8192": "unified_memory_reserve_mib: 8192",
+            "kubeletDir=/data/kubelet": "kubelet_dir: /data/kubelet",
+            "libraryDir=/opt/slices": "library_dir: /opt/slices",
+            "metrics.port=9500": "metrics_address: ':9500'",
+            "logLevel=debug": "log_level: debug",
+            "logFormat=text": "log_format: text",
+            "driverRoot=/driver,nvmlLibrary=lib/nvml.so": "nvml_library: /driver-root/lib/nvml.so",
+        },
+        {
+            "computePolicy=5": "compute_policy: native",
+            "memoryEnforcer=driver": "{memory_enforcer: driver, without_claims: true}",
+            "deviceListStrategy={envvar,cdi-cri}": "device_list_strategy: envvar,cdi-cri",
+            "cdiDir=/etc/cdi": "cdi_dir: /etc/cdi",
+        },
     ],
     ids=["most", "others"],
 )
-def test_a_value_reaches_the_agent(
-    tmp_path: Path, values: list[str], expected: dict[str, Any]
-) -> None:
+def test_a_value_reaches_the_agent(tmp_path: Path, reaches: Mapping[str, str]) -> None:
     """R-401."""
+    expected = {key: n for said in reaches.values() for key, n in yaml.safe_load(said).items()}
 
     def plain(made: Settings) -> dict[str, Any]:
         found = {key: getattr(made, key) for key in expected}
         found = {k: ",".join(v) if isinstance(v, tuple) else v for k, v in found.items()}
         return {key: getattr(value, "value", value) for key, value in found.items()}
 
-    assert plain(settings(tmp_path, *values)) == expected
+    assert plain(settings(tmp_path, *reaches)) == expected
     assert [key for key, n in plain(settings(tmp_path)).items() if n == expected[key]] == []
 
 
