@@ -69,9 +69,9 @@ def test_what_an_init_container_asks_is_asked_beside_sidecars_before_the_others(
         return {"name": f"c{amount}", "resources": {"limits": {name: str(amount)}}, **more}
 
     first = [container(1, restartPolicy="Always"), container(4)]
-    assert asked(parsed(spec={"initContainers": first, "containers": [container(2)]})) == {name: 4}
-    first = [container(3, restartPolicy="Always"), container(4)]
     assert asked(parsed(spec={"initContainers": first, "containers": [container(2)]})) == {name: 5}
+    first = [container(3, restartPolicy="Always"), container(4)]
+    assert asked(parsed(spec={"initContainers": first, "containers": [container(2)]})) == {name: 7}
     assert asked(parsed(spec={"containers": [container(0)]})) == {}
 
 

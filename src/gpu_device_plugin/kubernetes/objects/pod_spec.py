@@ -192,13 +192,15 @@ def koordinator_amounts(pod: Pod) -> Mapping[str, int]:
 
 
 def _added_up(pod: Pod, asked: Callable[[Container], Mapping[str, int]]) -> Mapping[str, int]:
-    """As kube-scheduler adds amounts up: an init container's end before the others start."""
-    found: Counter[str] = Counter()
-    for container in _together(pod):
-        found.update(asked(container))
+    """As kube-scheduler adds amounts up: an init container runs beside the sidecars before it alone."""
+    together, most = Counter[str](), Counter[str]()
     for init in pod.spec.init_containers or ():
-        found |= Counter(asked(init))
-    return +found
+        most |= together + Counter(asked(init))
+        if init.is_sidecar:
+            together.update(asked(init))
+    for container in pod.spec.containers:
+        together.update(asked(container))
+    return most | together
 
 
 def asking_containers(pod: Pod) -> list[str]:
