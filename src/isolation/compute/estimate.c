@@ -207,7 +207,7 @@ static bool is_batch(uint64_t copy)
 /* Copies of a size to a factor of two, and one of them by the least size. */
 static uint64_t copy_class(uint64_t copy)
 {
-	return ~(copy >> 62 << 6 | (63u - (uint64_t)__builtin_clzll(bytes_of(copy))));
+	return ~(copy >> 61 << 6 | (63u - (uint64_t)__builtin_clzll(bytes_of(copy))));
 }
 
 static double copy_sizes(uint64_t copy)
@@ -217,13 +217,13 @@ static double copy_sizes(uint64_t copy)
 
 struct estimate estimate_of_copy(const struct meter *meter, uint64_t copy)
 {
-	const struct place *place = is_batch(copy) ? NULL : known_place(meter, copy_class(copy));
+	const struct place *place = known_place(meter, copy_class(copy));
 	const double mean_ns =
 		place ? place->mean_ns * copy_sizes(copy) : (double)bytes_of(copy) * COPY_GUESS_NS;
 
 	return (struct estimate){.mean_ns = (uint64_t)mean_ns + 1,
 				 .worst_ns = ((uint64_t)mean_ns + 1) * COPY_WORST_TIMES,
-				 .is_known = place};
+				 .is_known = place && !is_batch(copy)};
 }
 
 bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy)
@@ -231,14 +231,12 @@ bool estimate_wants_copy_sample(struct meter *meter, uint64_t copy)
 	return is_batch(copy) || estimate_wants_sample(meter, copy_class(copy));
 }
 
-/* The least counts, since several share the bus. */
+/* The least counts, since several share the bus; of batches, which are charged all, the last. */
 void estimate_copy_sample(struct meter *meter, uint64_t copy, uint64_t took_ns)
 {
-	if (is_batch(copy))
-		return;
 	const double one_ns = (double)took_ns / copy_sizes(copy);
 	struct place *place = make_place(meter, copy_class(copy), (uint64_t)one_ns);
 
-	place->mean_ns = lesser(place->mean_ns, one_ns);
+	place->mean_ns = is_batch(copy) ? one_ns : lesser(place->mean_ns, one_ns);
 	place->every = SAMPLE_EVERY_LATER;
 }

@@ -55,7 +55,7 @@ static inline uint64_t estimate_copy_kind(bool is_to_host, bool is_pageable, uin
 	return ((uint64_t)is_to_host << 1 | is_pageable) << 62 | (bytes & UINT64_MAX >> 3);
 }
 
-/* Of a batch that tells nothing of what another takes: each is as if it was the first. */
+/* Of a batch: it is charged what it takes, whatever the one before it took. */
 static inline uint64_t estimate_batch_kind(uint64_t bytes)
 {
 	return 1ull << 61 | (bytes & UINT64_MAX >> 3);

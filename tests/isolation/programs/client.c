@@ -1162,6 +1162,13 @@ static CUresult copy_many_on_card(uint64_t duration_ns)
 	return copy_batch(0, 40, 64 * 1024);
 }
 
+/* As large as a batch to the card that takes 5 ms, and over after 0.13. */
+static CUresult copy_much_on_card(uint64_t duration_ns)
+{
+	(void)duration_ns;
+	return copy_batch(0, 40, 1600 * 1024);
+}
+
 /* A batch as large as the copy behind it, of which two bytes are for the card. */
 static CUresult copy_behind_cheap_batch(uint64_t duration_ns)
 {
@@ -1347,6 +1354,7 @@ static const struct kind kinds[] = {
 	{"copying_batch", copy_batch_to_card, 20, 0},
 	{"copying_behind", copy_behind_many_on_card, 20, 0},
 	{"copying_on_card", copy_many_on_card, 20, 0},
+	{"copying_at_times", copy_much_on_card, 1, 10000000},
 	{"copying_taught", copy_behind_cheap_batch, 20, 0},
 	{"copying_boxes", copy_boxes_to_host, 20, 0},
 	{"copying_attributes", copy_with_attributes, 20, 0},
