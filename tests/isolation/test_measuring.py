@@ -108,6 +108,15 @@ def test_a_pool_that_shrank_meanwhile_grows_within_the_limit(box: Box, tmp_path:
     assert (taken, answer) == ([OUT_OF_MEMORY], ["0", "0", "0"])
 
 
+def test_a_pool_that_grew_too_far_keeps_no_other_thread_waiting(box: Box) -> None:
+    """It gives back behind its stream, which may wait for what another thread does with pools: both stood still."""
+    ran = box.run(
+        "meanwhile", "undo", str(45 * MIB), str(40 * MIB), GPU_SIMULATOR_POOL_EXACT="1"
+    )
+
+    assert ran.stdout.split()[:2] == [str(OUT_OF_MEMORY), "0"], ran.stderr
+
+
 def test_nvml_is_asked_after_a_pool_grew(box: Box) -> None:
     """What the driver takes beside the pool for it, no figure of the pool's says."""
     program = box.start()

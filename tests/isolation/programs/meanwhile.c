@@ -7,6 +7,8 @@
  *	meanwhile sync ROOM BYTES     the same where the driver trims it at a synchronize
  *	meanwhile draw ROOM BYTES     draws from a pool that has so many bytes, at two pause points;
  *	                              at the first it is synchronized, at the second "ready" is said
+ *	meanwhile undo ROOM BYTES     draws so many bytes on a stream that waits for the other one, from
+ *	                              a pool that grows by more than the room; the other one draws too
  *
  * Prints whether the first one failed, what the other one got, and the free bytes that it saw.
  */
@@ -88,6 +90,27 @@ static void *draw(void *bytes)
 	if (!result)
 		result = CALL(cuMemAllocAsync, &pointer, *(size_t *)bytes, NULL);
 	return (void *)(uintptr_t)result;
+}
+
+static CUstream behind, beside;
+static CUdeviceptr word;
+
+static void *draw_behind(void *bytes)
+{
+	CUdeviceptr pointer;
+	CUresult result = CALL(cuCtxSetCurrent, context);
+
+	if (!result)
+		result = CALL(cuMemAllocAsync, &pointer, *(size_t *)bytes, behind);
+	return (void *)(uintptr_t)result;
+}
+
+static cuuint64_t reserved(void)
+{
+	cuuint64_t bytes = 0;
+
+	CALL(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+	return bytes;
 }
 
 static size_t room(void)
@@ -188,6 +211,46 @@ static int run_drawing(size_t bytes, const char *file)
 	return 0;
 }
 
+/* The driver takes what it is asked for, then all at once whole chunks. */
+static CUresult prepare_undo(void)
+{
+	CUdeviceptr pointer;
+	CUresult result = CALL(cuDeviceGetDefaultMemPool, &pool, 0);
+
+	if (!result)
+		result = CALL(cuMemAllocAsync, &pointer, 100 << 20, NULL);
+	if (!result)
+		result = CALL(cuStreamCreate, &behind, CU_STREAM_NON_BLOCKING);
+	if (!result)
+		result = CALL(cuStreamCreate, &beside, CU_STREAM_NON_BLOCKING);
+	if (!result)
+		result = CALL(cuMemAlloc_v2, &word, 4);
+	if (!result)
+		result = CALL(cuMemsetD32_v2, word, 0, 1);
+	return setenv("GPU_SIMULATOR_POOL_EXACT", "0", 1) ? CUDA_ERROR_UNKNOWN : result;
+}
+
+/* What was drawn is given back, behind what the stream waits for. */
+static int run_undoing(size_t bytes)
+{
+	const cuuint64_t before = reserved();
+	CUdeviceptr pointer;
+	pthread_t thread;
+	void *failed;
+
+	if (CALL(cuStreamWaitValue32_v2, behind, word, 1, CU_STREAM_WAIT_VALUE_GEQ))
+		return 4;
+	pthread_create(&thread, NULL, draw_behind, &bytes);
+	while (reserved() == before)
+		sched_yield();
+	const CUresult result = CALL(cuMemAllocAsync, &pointer, 4096, beside);
+
+	CALL(cuStreamWriteValue32_v2, beside, word, 1, 0);
+	pthread_join(thread, &failed);
+	printf("%d %d %zu\n", (int)(uintptr_t)failed, result, room());
+	return 0;
+}
+
 int main(int count, char **words)
 {
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -202,9 +265,13 @@ int main(int count, char **words)
 	const bool is_draw = !strcmp(words[1], "draw");
 	const bool is_trim = is_sync || is_draw || !strcmp(words[1], "trim");
 
-	if (count < 4 || (is_trim && fill_pool(strtoull(words[3], NULL, 10))) ||
+	const bool is_undo = !strcmp(words[1], "undo");
+
+	if (count < 4 || (is_undo && prepare_undo()) || (is_trim && fill_pool(strtoull(words[3], NULL, 10))) ||
 	    take(room() - strtoull(words[2], NULL, 10)))
 		return 3;
+	if (is_undo)
+		return run_undoing(strtoull(words[3], NULL, 10));
 	if (is_draw)
 		return run_drawing(strtoull(words[3], NULL, 10), getenv("GPUSLICE_PAUSEFILE"));
 	return is_trim ? run_paused(is_sync ? synchronize : trim, getenv("GPUSLICE_PAUSEFILE"))
