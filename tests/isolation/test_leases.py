@@ -10,6 +10,7 @@ from tools.harness.isolation import activity
 from tools.harness.isolation.box import MIB, Box
 from tools.harness.isolation.shares import (
     BESIDE_POINTS,
+    POINTS,
     STEPPING,
     in_turns,
     is_kept,
@@ -79,6 +80,30 @@ def test_a_holder_with_nothing_on_the_card_leaves_it_to_others(make_box: MakeBox
     had = shares((paced, "paced@1000000"), (other, "sync@100000"))
 
     assert had[1] == pytest.approx(60, abs=BESIDE_POINTS), had
+
+
+@sweep(
+    "light, other, of_its_own",
+    [
+        ("paced@1000000", "sync@100000", 0.85),
+        ("paced@1000000", "sync@5000000", 0.6),
+        ("paced@1000000", "stream@100000", 0.6),
+        ("paced@100000", "stream@100000", 0.6),
+    ],
+)
+def test_a_tenant_within_its_share_costs_a_neighbour_nothing(
+    make_box: MakeBox, light: str, other: str, of_its_own: float
+) -> None:
+    """Its pause counted as work, so it saved a second and took no leases; or it came back to one that had ended.
+
+    50 % had 46. With leases that ended by their time alone it had 0.56 of what it has by itself.
+    """
+    one, neighbour = tenant(make_box, "a", 40), tenant(make_box, "b", 50)
+    free = shares((one, light), seconds=2)[0]
+    had = shares((one, light), (neighbour, other), seconds=5)
+
+    assert had[1] == pytest.approx(50, abs=POINTS), had
+    assert had[0] >= of_its_own * free, had
 
 
 @sweep("long_ms, least", [(100, 44), (50, 44), (300, 39)])

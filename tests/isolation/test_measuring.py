@@ -110,9 +110,7 @@ def test_a_pool_that_shrank_meanwhile_grows_within_the_limit(box: Box, tmp_path:
 
 def test_a_pool_that_grew_too_far_keeps_no_other_thread_waiting(box: Box) -> None:
     """It gives back behind its stream, which may wait for what another thread does with pools: both stood still."""
-    ran = box.run(
-        "meanwhile", "undo", str(45 * MIB), str(40 * MIB), GPU_SIMULATOR_POOL_EXACT="1"
-    )
+    ran = box.run("meanwhile", "undo", str(45 * MIB), str(40 * MIB), GPU_SIMULATOR_POOL_EXACT="1")
 
     assert ran.stdout.split()[:2] == [str(OUT_OF_MEMORY), "0"], ran.stderr
 

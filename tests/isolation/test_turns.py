@@ -86,6 +86,30 @@ def test_so_they_have_beside_a_neighbour(make_box: MakeBox, kinds: str, other: s
     assert beside == pytest.approx(60, abs=BESIDE_POINTS)
 
 
+@sweep("other", ["queued", "short"])
+@sweep("percent", [30, 10])
+def test_who_works_now_and_then_has_its_part(make_box: MakeBox, percent: int, other: str) -> None:
+    """1 ms in each 5 had 4.6 of 15: before each turn the slice saved credit for 5 ms.
+
+    And the card came late to events behind a change of process, so both had 37 % when they changed often.
+    """
+    box = tenant(make_box, "a", percent)
+    had = shares((box, "paced@1000000"), (box, KINDS[other]), seconds=3)
+
+    assert sum(had) == pytest.approx(percent, abs=BESIDE_POINTS), had
+    assert had[0] >= OF_ITS_PART * percent / 2, had
+
+
+def test_short_bursts_are_hardly_delayed_by_others_of_the_slice(make_box: MakeBox) -> None:
+    """5 ms each 100 ms: the slice has nothing saved then, and the other has its lease."""
+    box = tenant(make_box, "a", 30)
+    free = shares((box, "at_times@1000000"), seconds=3)[0]
+    had = shares((box, "at_times@1000000"), (box, KINDS["queued"]), seconds=3)
+
+    assert sum(had) == pytest.approx(30, abs=BESIDE_POINTS), had
+    assert had[0] >= OF_ITS_PART * free, had
+
+
 @sweep("kinds", ["100 300", "50 300", "100 100"])
 @sweep("percent", [50, 10, 90])
 def test_so_they_have_of_kernels_far_longer_than_a_lease(

@@ -23,9 +23,6 @@
 #define LONGER_NS 100000u
 enum { LONGER_TIMES = 2 };
 
-/* Since the last launch, beyond what was out: the card had likely nothing of ours. */
-#define GAP_NS 20000u
-
 /* Beyond what is known, a span so long may have turns of others in it, of 1 to 2 ms. */
 #define TURN_NS 900000u
 #define WHOLE_MOST_NS 2500000u
@@ -266,16 +263,10 @@ static void settle_tail(struct meter *meter, uint64_t end_ns, uint64_t now_ns)
 	become_idle(meter);
 }
 
-/* When the card likely has nothing of ours any more. */
-static uint64_t over_ns(const struct meter *meter)
-{
-	return meter->launched_ns + meter->out_ns + meter->more_ns + GAP_NS;
-}
-
 void charge_rest(struct meter *meter, uint64_t now_ns)
 {
-	if (meter->is_mixed && !meter->count && meter->tail.launches && now_ns > over_ns(meter))
-		settle_tail(meter, over_ns(meter), now_ns);
+	if (meter->is_mixed && meter->tail.launches && charge_is_over(meter, now_ns))
+		settle_tail(meter, charge_over_ns(meter), now_ns);
 }
 
 /* A stream whose next event is not reached is not asked about the others; all streams are. */
@@ -315,12 +306,23 @@ void charge_poll(struct meter *meter, uint64_t now_ns)
 	lease_tell(meter, now_ns);
 }
 
+void charge_anchor(struct meter *meter, uint64_t now_ns)
+{
+	struct timed_event *first = &meter->events[0];
+
+	charge_poll(meter, now_ns);
+	if (meter->count && first->work.is_anchor) {
+		first->work.is_anchor = false;
+		first->set_ns = now_ns;
+	}
+}
+
 void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns)
 {
 	const uint32_t launches = meter->tail.launches;
 	/* Nothing was left to wait for. */
 	const uint64_t end_ns =
-		now_ns - asked_ns < GAP_NS ? smaller(now_ns, over_ns(meter)) : now_ns;
+		now_ns - asked_ns < METER_GAP_NS ? smaller(now_ns, charge_over_ns(meter)) : now_ns;
 
 	charge_poll(meter, now_ns);
 	if (!meter->count && !meter->is_polled && meter->tail.launches == launches) {

@@ -12,6 +12,9 @@ enum { METER_EVENTS = 128, METER_PLACES = 8192 };
 /* What a call takes the driver that does not wait, or less. */
 #define METER_CALL_NS 10000u
 
+/* Since the last launch, beyond what was out: the card had likely nothing of ours. */
+#define METER_GAP_NS 20000u
+
 static inline uint64_t smaller(uint64_t one, uint64_t other)
 {
 	return one < other ? one : other;
@@ -119,6 +122,7 @@ struct meter_launch {
 	struct meter *meter; /* NULL: it is not metered */
 	bool is_sample;
 	bool is_copy;
+	bool is_fresh; /* first of a lease: the card may have to change to this process */
 	uint64_t what; /* function and size, or graph, or estimate_copy_kind() */
 	struct estimate estimate;
 	uint64_t now_ns;     /* when it was let go */
@@ -194,6 +198,10 @@ bool turns_are_wanted(int card, uint64_t now_ns);
  */
 bool turns_yields(int card, bool to_holder, uint64_t now_ns);
 
+/* Does one that waits have far less of the card than this process? Has this one far less? */
+bool turns_owes(int card, uint64_t now_ns);
+bool turns_is_owed(int card);
+
 /* Who of the slice has its lease of the card, or had it last. */
 struct turns_lease {
 	uint64_t word, until_ns; /* 0: given up */
@@ -260,6 +268,18 @@ static inline bool charge_is_idle(const struct meter *meter)
 	return !meter->count && !meter->setters && !meter->tail.launches;
 }
 
+/* When the card likely has nothing of the meter's any more. */
+static inline uint64_t charge_over_ns(const struct meter *meter)
+{
+	return meter->launched_ns + meter->out_ns + meter->more_ns + METER_GAP_NS;
+}
+
+/* So it is, and no event will tell. */
+static inline bool charge_is_over(const struct meter *meter, uint64_t now_ns)
+{
+	return !meter->count && !meter->setters && now_ns > charge_over_ns(meter);
+}
+
 /* What is out becomes so much more, by its means: of it copies, and what it may take. */
 void charge_out(struct meter *meter, int64_t mean_ns, int64_t copies_ns, int64_t worst_ns);
 /* Charges what has ended. Gives the lock up meanwhile. */
@@ -269,6 +289,8 @@ void charge_poll(struct meter *meter, uint64_t now_ns);
  * what has no event behind it.
  */
 void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns);
+/* A launch is out behind an anchor: if the card did not get there it changes process first. */
+void charge_anchor(struct meter *meter, uint64_t now_ns);
 /* On several streams, where the card likely has nothing of ours: charges what has no event. */
 void charge_rest(struct meter *meter, uint64_t now_ns);
 /* The context ends: what is still out is charged by its means. */

@@ -28,6 +28,12 @@
 #define LEASE_NS 8000000u
 /* Credit to ask with: each change of process costs time. */
 #define NEED_NS 5000000
+/* Of a process that had far less of the slice's share than the others. */
+#define NEED_OWED_NS 1000000
+/* With so much more credit than the holder a slice that waits has the card at once, */
+#define OWED_NS 20000000
+/* as it is seen so often. */
+#define OWED_EVERY_NS 1000000u
 /* Idle for so long, the holder has given its lease up. */
 #define LAPSE_NS 200000u
 
@@ -234,13 +240,23 @@ static uint64_t out_of(const struct meter *meter)
 								  : out_ns;
 }
 
+static bool holds(const struct activity *page, uint64_t now_ns)
+{
+	return atomic_load_explicit(&page->hold_until_ns, memory_order_relaxed) &&
+	       atomic_load_explicit(&page->out_until_ns, memory_order_relaxed) + LAPSE_NS > now_ns;
+}
+
 void lease_tell(const struct meter *meter, uint64_t now_ns)
 {
 	const uint64_t out_ns = out_of(meter);
 	const uint64_t more_ns = out_ns ? larger(meter->more_ns, out_ns / 8) : 0;
+	struct activity *page = activity_own_page(meter->card);
 
+	/* By now a neighbour may have the card. */
+	if (!holds(page, now_ns))
+		atomic_store(&page->hold_until_ns, 0);
 	/* What takes longer than its mean is still waited for. */
-	atomic_store(&activity_own_page(meter->card)->out_until_ns, now_ns + out_ns + more_ns);
+	atomic_store(&page->out_until_ns, now_ns + out_ns + more_ns);
 }
 
 void lease_tell_without(int card, uint64_t until_ns)
@@ -335,23 +351,18 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch,
 	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns)
 		return want(page, key, NAP_APART_NS + ((uintptr_t)page >> 12) % 16 * 1000, now_ns);
 	atomic_store(&page->want_until_ns, 0);
+	launch->is_fresh = !lease->is_own || !is_by_itself;
 	return 0;
 }
 
-static bool holds(const struct activity *page, uint64_t now_ns)
-{
-	return atomic_load_explicit(&page->hold_until_ns, memory_order_relaxed) &&
-	       atomic_load_explicit(&page->out_until_ns, memory_order_relaxed) + LAPSE_NS > now_ns;
-}
-
 /* Waits for others' long kernels, or has the card at last and uses what it saved meanwhile. */
-static bool is_kept_waiting(int card, const struct meter_launch *launch)
+static bool is_kept_waiting(int card, const struct meter_launch *launch,
+			    const struct turns_lease *lease)
 {
 	const bool has_saved = credit_balance(card) > CREDIT_IDLE_NS;
 
-	return launch->blocked_ns
-		       ? has_saved || launch->now_ns - launch->blocked_ns > KEPT_NS
-		       : has_saved && activity_own_page(card)->hold_until_ns > launch->now_ns;
+	return launch->blocked_ns ? has_saved || launch->now_ns - launch->blocked_ns > KEPT_NS
+				  : has_saved && lease->is_own && lease->until_ns > launch->now_ns;
 }
 
 /* The lease, where it is the turn of this process. */
@@ -368,9 +379,10 @@ static uint64_t take_turn(struct meter *meter, struct meter_launch *launch,
 	if (!launch->blocked_ns)
 		launch->blocked_ns = now_ns;
 	const bool is_crossed = now_ns - launch->blocked_ns >= ELSEWHERE_NS && is_elsewhere(card);
+	const uint64_t until_ns = own_until(card, lease, now_ns);
 
-	if (!is_crossed && own_until(card, lease, now_ns) > now_ns)
-		return NAP_LEAST_NS;
+	if (!is_crossed && until_ns > now_ns)
+		return between(NAP_LEAST_NS, until_ns - now_ns, NAP_BLOCKED_NS);
 	if (!is_crossed && turns_yields(card, false, now_ns)) {
 		give_up(card, lease);
 		return NAP_LEAST_NS;
@@ -378,10 +390,18 @@ static uint64_t take_turn(struct meter *meter, struct meter_launch *launch,
 	if (is_overdue || is_crossed) {
 		(void)turns_take(card, lease->word, now_ns + LEASE_NS);
 		atomic_store(&page->want_until_ns, 0);
+		atomic_store(&page->out_until_ns, larger(now_ns, page->out_until_ns));
 		atomic_store(&page->hold_until_ns, now_ns + LEASE_NS);
 		return 0;
 	}
 	return take(meter, launch, lease, worth_ns, out_ns);
+}
+
+/* Does a slice that waits lack far more of its share? */
+static bool owes(int card, int64_t key, uint64_t now_ns)
+{
+	return cards[card].count && now_ns - cards[card].looked_ns >= OWED_EVERY_NS &&
+	       look(card, key + OWED_NS, now_ns).is_outranked;
 }
 
 static uint64_t ask(struct meter *meter, struct meter_launch *launch)
@@ -394,8 +414,9 @@ static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 	const uint64_t out_ns = out_of(meter);
 
 	const bool is_free = lease_is_free(card, now_ns);
+	const bool is_out = out_ns && (credit_others(card) || !charge_is_over(meter, now_ns));
 
-	credit_earn(card, (out_ns > 0 || is_kept_waiting(card, launch)) && !is_free, now_ns);
+	credit_earn(card, (is_out || is_kept_waiting(card, launch, &lease)) && !is_free, now_ns);
 	sign(page, !is_off());
 	if (is_free)
 		return 0;
@@ -416,14 +437,17 @@ static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 		return 0;
 	if (launch->is_copy && launch->estimate.is_known && now_ns - meter->kernel_ns >= ALONE_NS)
 		return turns_yields(card, true, now_ns) ? NAP_LEAST_NS : 0;
-	const bool is_holder = lease.is_own && holds(page, now_ns);
+	const bool is_holder = lease.is_own && holds(page, now_ns) && !turns_owes(card, now_ns) &&
+			       (credit_ns >= 2 * (int64_t)NEED_NS ||
+				!owes(card, credit_ns * 100 / percent - (int64_t)now_ns, now_ns));
+	const int64_t need_ns = turns_is_owed(card) ? NEED_OWED_NS : NEED_NS;
 
 	if (is_holder && now_ns + out_ns + launch->estimate.mean_ns <= page->hold_until_ns)
 		return 0;
-	if (!is_holder && credit_ns < NEED_NS &&
+	if (!is_holder && credit_ns < need_ns &&
 	    (!is_alone(card, now_ns) || turns_are_wanted(card, now_ns))) {
 		give_up(card, &lease);
-		return for_credit(meter, (uint64_t)((NEED_NS - credit_ns) * 100 / percent), out_ns);
+		return for_credit(meter, (uint64_t)((need_ns - credit_ns) * 100 / percent), out_ns);
 	}
 	return take_turn(meter, launch, &lease, credit_ns, out_ns);
 }

@@ -324,6 +324,8 @@ void meter_after(struct meter_launch *launch, CUresult result)
 	const uint64_t begun = begun_ns(launch, now_ns);
 
 	events_lock(meter->card);
+	if (launch->is_fresh)
+		charge_anchor(meter, now_ns);
 	if (result == CUDA_SUCCESS) {
 		add_to_tail(meter, launch, begun);
 		if (events_launches_wait())

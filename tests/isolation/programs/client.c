@@ -1336,6 +1336,7 @@ static const struct kind kinds[] = {
 	{"burst", launch_plain, 50, 4000000},
 	{"rests", launch_on_streams, 20, 200000000},
 	{"paced", launch_timed, 1, 4000000},
+	{"at_times", launch_timed, 5, 100000000},
 	{"graph", launch_graph, 1, 0},
 	{"graph_ptsz", launch_graph_per_thread, 1, 0},
 	{"streams", launch_on_streams, 200, 0},
