@@ -64,9 +64,14 @@ exec $libraries/ld-linux-x86-64.so.2 --argv0 $python --library-path "$libraries\
 SCRIPT
     chmod +x "$python"
     cd "$place/opt/tree" || exit 1
-    case " $* " in *" --simulated "*) set -- --simulated --seconds 1 memory slices ;; *) set -- ;; esac
-    PYTHONPATH=$place/opt/programs "$python" -m tools.gpu --native "$place/opt/native" --program "$place/opt/programs/card" \
-        --keep "$results/gpu.json" --document "$results/bare-card" "$@"
+    checks() {
+        PYTHONPATH=$place/opt/programs "$python" -m tools.gpu --native "$place/opt/native" --program "$place/opt/programs/card" \
+            --keep "$results/gpu.json" --document "$results/bare-card" "$@"
+    }
+    case " $* " in
+    *" --simulated "*) checks --simulated --seconds 1 memory slices ;;
+    *) checks slices; checks ;;  # the agent's first; all of them take what is measured already
+    esac
     exit
 }
 
