@@ -212,7 +212,7 @@ def _faulty_cards_offered(node: Node) -> Iterator[str]:
 
 def _delay(node: Node, card: SimulatedCard) -> float:
     others = (other.call_seconds for other in node.driver.cards if other is not card)
-    return node.driver.init_seconds + max(others, default=0.0)
+    return node.driver.opening_seconds + max(others, default=0.0)
 
 
 def _offered(node: Node, card: SimulatedCard, kind: str) -> list[str]:

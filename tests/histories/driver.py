@@ -69,6 +69,7 @@ class Driver:
         is_hanging: Every call into it blocks.
         is_loaded: The kernel module is there.
         init_seconds: How long opening NVML takes.
+        opening_seconds: How long the opening takes that began last.
         load: Counts loads of the module.
         limits: UUID -> by slice, hard limit and use of its cgroup.
     """
@@ -77,6 +78,7 @@ class Driver:
     is_hanging: bool = False
     is_loaded: bool = True
     init_seconds: float = 0.3
+    opening_seconds: float = 0.3
     load: int = 1
     limits: Callable[[str], Mapping[str, list[int]]] = lambda _: {}
     _listeners: list["asyncio.Queue[tuple[str, int, tuple[str, ...]]]"] = field(

@@ -152,7 +152,8 @@ class Child:
         while not self._stdin.is_closing():
             self._say(kind="starting")
             await self._driver.call()
-            await asyncio.sleep(self._driver.init_seconds)
+            self._driver.opening_seconds = self._driver.init_seconds
+            await asyncio.sleep(self._driver.opening_seconds)
             await self._driver.call()
             if self._driver.is_loaded:
                 await self._watch()
