@@ -143,7 +143,9 @@ def _cards(node: Node, text: str | None) -> Iterator[str]:
         yield f"the node tells mode {told['mode']}, and it is {possible_modes(node)}"
     by_uuid = {entry["uuid"]: entry for entry in told["cards"]}
     for card in _shown(node):
-        is_offered = card.is_well if told["mode"] == "default" else card.is_sound
+        # Instances need a strategy, which comes with a file of NVIDIA's (troubles.nvidia).
+        has_instances = told["mode"] == "default" and "mig_strategy" in node.settings
+        is_offered = card.is_well if has_instances else card.is_sound
         yield from _card(node, card, by_uuid.pop(card.uuid, None), is_offered=is_offered)
     for uuid, entry in by_uuid.items():
         if entry["healthy"]:

@@ -33,6 +33,7 @@ _API = {
 }
 _BROKEN_OFF = ("Unavailable", "DeadlineExceeded", "Cancelled", "Canceled")
 _LATER = "TopologyAffinityError"
+_NOTICED_SECONDS = 1.0  # without inotify the agent looks at its sockets so often
 _KUBELETS_OWN = (
     "requested number of devices unavailable",
     "no healthy devices present",
@@ -156,7 +157,8 @@ class Refusals:
         life, node = refusal.life, self.node
         if _broke_off(life.message) and node.agent_ended_at >= life.asked_at:
             return "the agent ended meanwhile"
-        if _broke_off(life.message) and node.past.sockets_wiped_at >= life.asked_at:
+        noticed_by = node.past.sockets_wiped_at + _NOTICED_SECONDS
+        if _broke_off(life.message) and noticed_by >= life.asked_at:
             return "the plugin's sockets were removed meanwhile"  # a kubelet ends the calls with the list
         holds = _EXCUSES.get(refusal.reason)
         return refusal.reason if holds is not None and holds(node, life) else ""
