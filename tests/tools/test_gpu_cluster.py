@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.bench.report import with_section
 from tools.bench.rows import Row, shown
 from tools.gpu.card import find
-from tools.gpu.place import ROOT, compile_card, library_base, on_card
+from tools.gpu.compute import MOST_KEPT, kept_row
+from tools.gpu.place import ROOT, CheckError, answer, compile_card, library_base, on_card, started
 from tools.gpu.simulated import simulated_base
 from tools.gpu_cluster import decode
 from tools.gpu_cluster.driver_root import copy_driver
+from tools.gpu_cluster.page import BARE, ROWS, write
 from tools.gpu_cluster.parts import MOST_BYTES, SUMS, PartError, packed, write_sums
 from tools.gpu_cluster.pod_root import machine_image
 from tools.gpu_cluster.steps import Record, Step
 
+HALVES = "slices of 50 and 50 %"
 NATIVE = ROOT / "build" / "native"
 
 
@@ -111,8 +116,27 @@ def test_a_driver_is_copied_without_what_its_machine_lacks(tmp_path: Path) -> No
     program = tmp_path / "machine/usr/lib/nvidia/current/nvidia-smi"
     program.parent.mkdir(parents=True)
     program.write_text("smi")
+    # An empty file in an earlier place is one that another tool mounts over, in other containers.
+    earlier = tmp_path / "machine/usr/bin/nvidia-smi"
+    earlier.parent.mkdir()
+    earlier.touch()
+    program.with_name("nvidia-cuda-mps-control").write_text("mps")
     copy_driver(tmp_path / "machine", tmp_path / "again")
     assert (tmp_path / "again/usr/bin/nvidia-smi").read_text() == "smi"
+    assert (tmp_path / "again/usr/bin/nvidia-cuda-mps-control").read_text() == "mps"
+
+
+def test_links_of_the_machine_lead_to_its_own_files(tmp_path: Path) -> None:
+    """Absolute ones too, although its root is mounted elsewhere."""
+    theirs = tmp_path / "machine/usr/local/nvidia/lib64"
+    theirs.mkdir(parents=True)
+    (theirs / "libcuda.so.580.1").write_text("cuda")
+    (theirs / "libcuda.so.1").symlink_to("/usr/local/nvidia/lib64/libcuda.so.580.1")
+
+    copy_driver(tmp_path / "machine", tmp_path / "driver")
+
+    ours = tmp_path / "driver/usr/lib/x86_64-linux-gnu"
+    assert (ours / "libcuda.so.1").read_text() == "cuda"
 
 
 def _told(tokens: Sequence[int], p50_ns: int) -> dict[str, Any]:
@@ -128,7 +152,7 @@ def _told(tokens: Sequence[int], p50_ns: int) -> dict[str, Any]:
 def test_two_models_are_compared_with_one_alone() -> None:
     alone = _told(range(100), 10_000_000)
     rates, gaps, same, other = decode.rows(
-        "halves",
+        HALVES,
         alone,
         [_told(range(50), 20_000_000), _told([0, 1, 7, 3, *range(4, 30)], 15_000_000)],
     )
@@ -137,8 +161,56 @@ def test_two_models_are_compared_with_one_alone() -> None:
     assert gaps.measured == "20.00 / 40.00 ms and 15.00 / 30.00 ms; p50 200 %, 150 % of one alone"
     assert (same.measured, same.is_met) == ("the same 50", True)
     assert (other.measured, other.is_met) == ("another at 2", False)
-    (*_, silent) = decode.rows("halves", alone, [_told([], 1)])
+    (*_, silent) = decode.rows(HALVES, alone, [_told([], 1)])
     assert silent.is_met is False, "no token at all is no proof"
+    (*_, beside) = decode.rows("MPS, 50 and 50 %", alone, [_told([5], 1)])
+    assert beside.is_met is None, "a framework may choose other kernels where MPS is"
+
+
+def test_a_page_has_what_a_run_measured_that_was_cut_off(tmp_path: Path) -> None:
+    """As each step left it, and the checks without a cluster beside it; nothing of a simulated card."""
+    document = tmp_path / "benchmarks.md"
+    document.write_text("# Benchmarks\n")
+    about = {"simulated": "", "date": "2026-12-01 10:00 UTC", "kernel": "6.1"}
+
+    def fails() -> Sequence[Row]:
+        raise KeyboardInterrupt
+
+    steps = (
+        Step("first", lambda: [Row("share", "30 %", "30.5 %", is_met=True)]),
+        Step("cut", fails),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Record(tmp_path / ROWS, about, lambda _: None, str).run(steps)
+    write(tmp_path, document)
+    assert "| share | 30 % | 30.5 % | met |" in document.read_text()
+    assert "measured it on 2026-12-01 10:00 UTC on Linux 6.1" in document.read_text()
+
+    (tmp_path / ROWS).unlink()
+    (tmp_path / BARE).write_text(with_section("# Benchmarks\n", "## On a real card\n"))
+    write(tmp_path, document)
+    assert "## On a real card" in document.read_text()
+    assert "30.5 %" in document.read_text(), "a section that was not measured stays"
+
+    (tmp_path / BARE).unlink()
+    (tmp_path / ROWS).write_text(json.dumps({**about, "simulated": "1", "steps": {}}))
+    with pytest.raises(FileNotFoundError, match="a real card"):
+        write(tmp_path, document)
+
+
+def test_a_limit_that_does_nothing_is_no_throughput_kept() -> None:
+    """A lower clock gives a slice more than its share, but never the whole card."""
+    met = {part: kept_row("products", 30, part, MOST_KEPT).is_met for part in (0.28, 0.37, 0.6, 1)}
+    assert met == {0.28: False, 0.37: True, 0.6: False, 1: False}
+    assert kept_row("products", 60, 1, MOST_KEPT).is_met is False
+
+
+def test_a_program_that_fails_takes_its_neighbours_along() -> None:
+    """They are not waited for: a card is there for minutes."""
+    forever = ["sh", "-c", "exec 1>&-; while :; do read -r line; done; exec sleep 600"]
+    with pytest.raises(CheckError), started([(os.environ, forever)] * 2) as processes:
+        answer(processes[0])
+    assert [process.returncode for process in processes] == [-signal.SIGKILL] * 2
 
 
 def test_nobody_begins_before_all_are_ready(tmp_path: Path) -> None:
@@ -163,5 +235,5 @@ def test_the_loop_of_kernels_writes_the_same_tokens_each_time(tmp_path: Path) ->
 
     assert len(set(alone["tokens"])) == alone["pieces"] > 1
     assert 0 < alone["p50_ns"] <= alone["p99_ns"]
-    _, _, *same = decode.rows("both", alone, both)
+    _, _, *same = decode.rows(HALVES, alone, both)
     assert [row.is_met for row in same] == [True, True]

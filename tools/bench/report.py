@@ -75,7 +75,7 @@ def write(machine: Machine, measured: Mapping[str, Sequence[str]], order: Sequen
     text = before[max(before.find("<!-- "), 0) :]
     kept = kept_section(text)
     for name in order:
-        known = _between_marks(text, name)
+        known = section_of(text, name)
         if name in measured and known is not None:
             text = text.replace(_marked(name, known), _marked(name, "\n".join(measured[name])))
         elif known is None:
@@ -108,12 +108,12 @@ def in_short(text: str) -> str:
 
 def kept_section(text: str) -> str:
     """What was measured on cards, with its marks; empty where there is nothing."""
-    return _on_cards({name: _between_marks(text, name) for name in _ON_CARDS})
+    return _on_cards({name: section_of(text, name) for name in _ON_CARDS})
 
 
 def with_section(text: str, section: str, name: str = REAL_CARD) -> str:
     """The document with what was measured on a card among its last sections."""
-    found = {each: _between_marks(text, each) for each in _ON_CARDS}
+    found = {each: section_of(text, each) for each in _ON_CARDS}
     before = text
     for each, known in found.items():
         before = before.replace(_marked(each, known or ""), "")
@@ -134,7 +134,7 @@ def _marked(name: str, text: str) -> str:
     return begin + text + end
 
 
-def _between_marks(text: str, name: str) -> str | None:
+def section_of(text: str, name: str) -> str | None:
     """The part of that name, without its marks; None where there is none."""
     begin, end = _marks(name)
     if begin not in text or end not in text:

@@ -3,7 +3,7 @@
 import subprocess
 
 from tools.bench.rows import Row, shown
-from tools.gpu.compute import kept_row, rate
+from tools.gpu.compute import MOST_KEPT, kept_row, rate
 from tools.gpu.memory import (
     TOLERANCE_BYTES,
     USABLE,
@@ -182,7 +182,7 @@ def _work(place: Place, kind: str) -> list[Row]:
             f"torch-{kind}-{percent}", memory_bytes=limit_bytes(place), core_percent=percent
         )
         with place.running(inside, command) as told:
-            rows.append(kept_row(WORK[kind], percent, rate(told) / native))
+            rows.append(kept_row(WORK[kind], percent, rate(told) / native, MOST_KEPT))
             rows.append(right_row(f"{WORK[kind]}, {percent} %: relative error", told["error"]))
     return rows
 

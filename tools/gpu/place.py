@@ -19,7 +19,7 @@ MIB = 1024 * 1024
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PROGRAMS = HERE / "programs"
-_PATIENCE_SECONDS = 300.0
+_PATIENCE_SECONDS = float(os.environ.get("GPU_PATIENCE_SECONDS", "300"))
 _TOOLKITS = ("/usr/local/cuda/include", "/usr/include")
 
 Told = dict[str, Any]
@@ -121,15 +121,8 @@ class Place:
     @contextlib.contextmanager
     def running(self, environment: Environment, command: Sequence[str]) -> Iterator[Told]:
         """A program that has told and, if it holds what it took, goes on until the block ends."""
-        process = start(environment, command)
-        try:
+        with started([(environment, command)]) as (process,):
             yield answer(process)
-        except BaseException:
-            # A chapter whose time is over does not wait for its programs.
-            process.kill()
-            raise
-        finally:
-            end(process)
 
 
 def compile_card(target: Path, compiler: Sequence[str]) -> None:
@@ -149,11 +142,25 @@ def compile_card(target: Path, compiler: Sequence[str]) -> None:
 
 def together(commands: Sequence[tuple[Environment, Sequence[str]]]) -> list[Told]:
     """What programs answer that run at the same moment, each in its environment."""
-    started = [start(environment, command) for environment, command in commands]
+    with started(commands) as processes:
+        return [answer(process) for process in processes]
+
+
+@contextlib.contextmanager
+def started(
+    commands: Sequence[tuple[Environment, Sequence[str]]],
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Programs that may go on to their end when the block ends, and are killed where it fails."""
+    processes = [start(environment, command) for environment, command in commands]
     try:
-        return [answer(process) for process in started]
+        yield processes
+    except BaseException:
+        # What failed, or a chapter whose time is over, does not wait for its programs.
+        for process in processes:
+            process.kill()
+        raise
     finally:
-        for process in started:
+        for process in processes:
             end(process)
 
 

@@ -7,18 +7,19 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import yaml
-from tools.bench.rows import Row, shown
+from tools.bench.rows import Row, at_most, shown
 from tools.gpu import compute, frameworks, limits, memory
 from tools.gpu.card import find
-from tools.gpu.place import MIB, Place, Told, answer, end, library_base, on_card, start
+from tools.gpu.place import MIB, Place, Told, library_base, on_card, together
 from tools.gpu_cluster import decode, pod_root
-from tools.gpu_cluster.driver_root import copy_driver
+from tools.gpu_cluster.driver_root import DRIVER_PROGRAMS, copy_driver
 from tools.harness.cluster.cdi_node import LIBRARIES, CdiNode, lay_out
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import (
@@ -45,6 +46,7 @@ CARDS = "gpu-device-plugin/cards"
 STAY = ("sh", "-c", FOREVER)
 SHOWN = re.compile(r"(\d+)MiB / +(\d+)MiB")
 WINDOW_SECONDS, SIMULATED_SECONDS = 6.0, 1.0
+READY_SECONDS = 90
 OVER_SECONDS = 45
 """An upgrade of the agent and a restart of the kubelet fit in."""
 KERNEL = {
@@ -58,7 +60,8 @@ KERNEL = {
 """What a kubelet sets for the whole machine where it finds anything else."""
 NAMED_CARDS = "policies.cdiNamespaces={gpu-operator,default}"
 """The models without a slice name their card by annotation."""
-MPS = Path("/opt/mps")
+MPS, MPS_CONTROL = Path("/opt/mps"), "nvidia-cuda-mps-control"
+MOUNTED = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 KINDS = {
     "a stream of 100 µs kernels": ("work", "stream"),
     "copies of 32 MB from pinned memory": ("copies",),
@@ -76,6 +79,7 @@ class Stage:
         self._driver = OPT / "driver"
         self._state = OPT / "driver-state" if simulated else None
         self._programs: list[Program] = []
+        self._begin_seconds = time.monotonic()
         self._cluster: Cluster | None = None
         self._seconds = SIMULATED_SECONDS if simulated else WINDOW_SECONDS
         self._python = os.environ.get("GPU_CLUSTER_PYTHON", "python3")
@@ -94,7 +98,8 @@ class Stage:
     def driver(self) -> Sequence[Row]:
         """The card as it is seen from outside every container."""
         if self._state:
-            programs = [path for path in [MACHINE / "usr/bin/nvidia-smi"] if path.exists()]
+            programs = [MACHINE / "usr/bin" / each for each in DRIVER_PROGRAMS]
+            programs = [path for path in programs if path.exists()]
             lay_out(self._driver, self._state, PROFILE, self._simulated, programs, cards=1)
         else:
             copy_driver(MACHINE, self._driver)
@@ -137,7 +142,12 @@ class Stage:
         self.cluster.kubectl("label", "node", NODE, MODE)
         self._values = ("image.pullPolicy=Never", *node.settings(), NAMED_CARDS)
         self._install()
-        return self._offered()
+        rows = self._offered()
+        seconds = time.monotonic() - self._begin_seconds
+        return [
+            *rows,
+            self._judged(at_most("ready after unpacking", seconds, READY_SECONDS, "s", 0)),
+        ]
 
     def _offered(self) -> Sequence[Row]:
         self._wait_for_agent()
@@ -163,7 +173,15 @@ class Stage:
         started = shown(
             "from kubectl apply to Running", f"{time.monotonic() - begin_seconds:.1f} s"
         )
+        self._adopt(
+            self._in("first-slice", *pod_root.on_card("sh", "-c", "echo $CARD_UUID")).strip()
+        )
         return [started, self._nvidia_smi("first-slice", int(resources["limits"][MEMORY]))]
+
+    def _adopt(self, uuid: str) -> None:
+        """Compare with the card that the agent fills first, where there are several."""
+        card = find(self._place.base, uuid)
+        self._place = replace(self._place, base=on_card(self._place.base, card), card=card)
 
     def memory(self) -> Sequence[Row]:
         """Beyond the slice."""
@@ -193,19 +211,12 @@ class Stage:
         for name, percent in pods.items():
             self._run_pod(name, slice_of(2, percent))
         words = ["work", "stream", self._turns, str(max(self._seconds, compute.FEWEST_SECONDS))]
-        processes = [
-            start(self._place.base, self._exec(name, pod_root.CARD, *words)) for name in pods
-        ]
-        try:
-            rates = [compute.rate(answer(process)) for process in processes]
-        finally:
-            for process in processes:
-                end(process)
+        base = self._place.base
+        native = compute.rate(self._place.tell(base, *words))
+        told = together([(base, self._exec(name, pod_root.CARD, *words)) for name in pods])
         return [
-            self._judged(
-                compute.share_row(f"{name}, of the three's work", percent, rate / sum(rates))
-            )
-            for (name, percent), rate in zip(pods.items(), rates, strict=True)
+            self._judged(compute.share_row(name, percent, compute.rate(one) / native))
+            for (name, percent), one in zip(pods.items(), told, strict=True)
         ]
 
     def pytorch(self) -> Sequence[Row]:
@@ -232,7 +243,7 @@ class Stage:
                 self._run_pod(f"torch-{percent}", slice_of(units, percent))
             told = self._tell(f"torch-{percent}", *words)
             kept = compute.rate(told) / native
-            rows.append(compute.kept_row("PyTorch's products", percent, kept))
+            rows.append(compute.kept_row("PyTorch's products", percent, kept, compute.MOST_KEPT))
             rows.append(
                 frameworks.right_row(f"PyTorch, {percent} %: relative error", told["error"])
             )
@@ -243,8 +254,10 @@ class Stage:
         self._clear()
         shared = decode.WAYS[way]
         number = [*decode.WAYS].index(way)
-        if shared.is_mps and not self._has_mps(f"mps-{number}"):
+        if shared.is_mps and not self._has(MPS_CONTROL):
             return [Row(way, "", "not run: no nvidia-cuda-mps-control on this machine")]
+        if shared.is_mps:
+            self._start_mps(f"mps-{number}")
         pods = {f"decode-{number}-{each}": part for each, part in enumerate(shared.parts)}
         for name, part in pods.items():
             if shared.is_mps:
@@ -276,17 +289,13 @@ class Stage:
         what = "160 kernels of 10 µs a token; PyTorch was not used"
         return what, pod_root.CARD, "decode", turns, f"{self._seconds:g}"
 
-    def _has_mps(self, name: str) -> bool:
-        """Start MPS in a pod, which takes it along when it ends; false where the machine lacks it."""
+    def _start_mps(self, name: str) -> None:
+        """In a pod, which takes it along when it ends."""
         shutil.rmtree(MPS, ignore_errors=True)
         MPS.mkdir()
         self._run_native(name, {"CUDA_MPS_LOG_DIRECTORY": str(MPS)})
-        program = "nvidia-cuda-mps-control"
-        said = self._in(name, "sh", "-c", f"command -v {program} && {program} -d || true")
-        if program not in said:
-            return False
-        wait_for(f"MPS runs: {said}", (MPS / f"{program}.pid").exists, 20)
-        return True
+        said = self._in(name, "sh", "-c", f"{MPS_CONTROL} -d 2>&1 || true")
+        wait_for(f"MPS runs: {said}", (MPS / f"{MPS_CONTROL}.pid").exists, 20)
 
     def _torch(self, name: str) -> str:
         script = "import torch; print(torch.__version__, torch.cuda.is_available())"
@@ -304,6 +313,8 @@ class Stage:
         self.cluster.restart_kubelet()
         self.cluster.wait_until_ready()
         wait_for("the node offers its cards again", self._offers, 60)
+        early = "ended" if self._log("kept") else "still runs"
+        meanwhile = Row("its work when they are back", "still runs", early, early == "still runs")
         log = wait_for("its work is done", lambda: self._log("kept"), 90, 0.5)
         native = 1e9 / self._place.tell(self._place.base, "solo", "stream", self._turns)["piece_ns"]
         after = self._container("kept")
@@ -312,7 +323,7 @@ class Stage:
         work = self._judged(compute.share_row("its work meanwhile", 30, part))
         smi = self._nvidia_smi("kept", 2)
         self._run_pod("after", slice_of(2, 30))
-        return [kept, work, smi, self._nvidia_smi("after", 2)]
+        return [kept, self._judged(meanwhile), work, smi, self._nvidia_smi("after", 2)]
 
     def _upgraded(self) -> None:
         name = f"localhost/gpu-device-plugin:{self._version}"
@@ -324,15 +335,14 @@ class Stage:
     def driver_limits(self) -> Sequence[Row]:
         """Whether this machine's driver could hold memory limits by itself."""
         missing = limits.missing(self._place)
-        able = f"not run: {missing}" if missing else "this driver and this machine can"
-        rows = [shown("memory limits by the driver", able)]
+        rows = [shown("memory limits by the driver", f"not run: {missing}")] if missing else []
         if int(self._place.card.driver.partition(".")[0]) < 535:
             rows.append(shown("driver", "older than 535: not what this project is proved with"))
         if not Path("/sys/fs/cgroup/cgroup.procs").exists():
             rows.append(
                 shown("control groups", "version 1: no limits by the driver on any release")
             )
-        return rows
+        return rows if missing else [*rows, *limits.measure(self._place)]
 
     def placed(self) -> Sequence[Row]:
         """The chart as it comes: its own scheduler, named by policy, asks its controller for a card."""
@@ -431,8 +441,10 @@ class Stage:
         more_mounts: Mapping[str, Path] = MappingProxyType({}),
     ) -> dict[str, Any]:
         mounts = {str(DEFAULT_STATE): self._state} if self._state else {}
-        # Where the machine's own Python is outside /usr.
-        more = {*Path(self._python).parts[1:2]} - {"usr", "bin"}
+        # Where the machine's own Python is outside /usr, or what it imports.
+        paths = os.environ.get("GPU_CLUSTER_PATHS", self._python).split(":")
+        more = {each for path in paths for each in Path(path).parts[1:2]} - MOUNTED
+        more = {each for each in more if (MACHINE / each).is_dir()}
         mounts |= more_mounts
         return pod_root.machine_pod(
             name, command, resources, machine=MACHINE, mounts=mounts, more=sorted(more)
@@ -447,10 +459,10 @@ class Stage:
 
     def _clear(self) -> None:
         """No pod has the card: what an earlier step left, also one that failed, would take its share."""
-        self.cluster.kubectl("delete", "pod", "--all", "--wait=true")
+        self.cluster.kubectl("delete", "pod", "--all", "--wait=true", "--timeout=60s")
 
     def _in(self, name: str, *words: str) -> str:
-        return self.cluster.kubectl("exec", name, "--", *words)
+        return self.cluster.kubectl("exec", name, "--", *words, seconds=90)
 
     def _exec(self, name: str, *words: str) -> list[str]:
         command = [str(self.cluster.binaries.kubectl), "--kubeconfig"]
@@ -464,12 +476,16 @@ class Stage:
     def _nvidia_smi(self, name: str, units: int) -> Row:
         wanted = self._bytes(units) // MIB
         what, target = f"nvidia-smi in {name}", f"… / {wanted}MiB"
-        said = self._in(name, "sh", "-c", "nvidia-smi 2>&1 || true")
-        if "not found" in said:
+        if not self._has("nvidia-smi"):
             return Row(what, target, "not run: no nvidia-smi on this machine")
+        said = self._in(name, "sh", "-c", "nvidia-smi 2>&1 || true")
         found = SHOWN.search(said)
         is_met = found is not None and int(found[2]) == wanted
         return Row(what, target, found[0] if found else said[-200:], is_met)
+
+    def _has(self, program: str) -> bool:
+        """Whether containers get it with the driver."""
+        return (self._driver / "usr/bin" / program).exists()
 
     def _container(self, name: str) -> str:
         (status,) = self.cluster.get("pod", name)["status"]["containerStatuses"]
