@@ -81,7 +81,7 @@ while ! grep -q "==> README's pod" "$place/log"; do
     sleep 1
 done
 # It ends last of its namespace.
-first=$(pgrep -P $!)
+first=$(pgrep -P "$(pgrep -P $!)")
 kill -KILL $!
 wait $! 2>/dev/null || true
 ended() { [ ! -e "/proc/$first" ] || grep -q "^State:.Z" "/proc/$first/status"; }

@@ -14,16 +14,18 @@ look() {
     refused=""
     echo "==> what this machine allows ($(nproc) cores, Linux $(uname -r))"
     may "root" test "$(id -u)" = 0
-    may "mounts and namespaces" "$box" unshare -m -n -p -f "$box" mount -t tmpfs none /mnt
+    may "mounts and namespaces" "$box" unshare -m -n -i -p -f "$box" mount -t tmpfs none /mnt
     # `kubectl exec` would leave it.
     may "no chroot around it" "$box" nsenter -t $$ -m "$PWD/busybox" true
     may "device nodes" "$box" unshare -m "$box" sh -c 'mount -t tmpfs none /mnt && mknod /mnt/null c 1 3 && echo >/mnt/null'
     may "an overlay of /usr" "$box" unshare -m "$box" sh -c 'mount -t tmpfs none /mnt && mkdir /mnt/up /mnt/work /mnt/usr &&
         mount -t overlay -o lowerdir=/usr,upperdir=/mnt/up,workdir=/mnt/work none /mnt/usr'
     may "a bridge in a network of its own" "$box" unshare -n "$box" brctl addbr cluster0
-    tree=/sys/fs/cgroup
     [ -e $tree/cgroup.procs ] || tree=/sys/fs/cgroup/memory
     may "control groups" "$box" sh -c "mkdir $tree/gpu-cluster && rmdir $tree/gpu-cluster"
+    # In a container's own version 2 the root has processes, and gives its children no controllers.
+    [ ! -e $control ] || may "controllers and limits" "$box" sh -c "echo +cpu +memory +pids >$control && mkdir $tree/gpu-cluster || exit
+        echo 100 >$tree/gpu-cluster/pids.max && (echo 0 >$tree/gpu-cluster/cgroup.procs); made=\$?; rmdir $tree/gpu-cluster; exit \$made"
     case " $* " in
     *" --simulated "*) ;;
     *)
@@ -32,6 +34,13 @@ look() {
         nvidia-smi -L >/dev/null 2>&1
         ls /dev/nvidia[0-9]* >/dev/null 2>&1 || { echo "no GPU: there is no /dev/nvidia0. Nothing was run."; exit 0; } ;;
     esac
+}
+
+# The controllers of version 2 that runc, or the look, has given to the first level.
+take_back() {
+    for each in $(cat $control 2>/dev/null); do
+        case " $had " in *" $each "*) ;; *) echo "-$each" >$control ;; esac
+    done
 }
 
 # unpack DIRECTORY: every part at once, each compared with its digest
@@ -75,6 +84,8 @@ SCRIPT
     exit
 }
 
+tree=/sys/fs/cgroup
+control=$tree/cgroup.subtree_control
 results=$PWD/gpu-cluster
 previous=""
 for word in "$@"; do
@@ -82,6 +93,7 @@ for word in "$@"; do
     previous=$word
 done
 mkdir -p "$results" && results=$(cd "$results" && pwd) || exit 1
+from=$PWD
 # Names relative to the bundle: what is mounted on /mnt may hide its place.
 cd "$(dirname "$0")" || exit 1
 box=./busybox
@@ -89,26 +101,38 @@ for each in SHA256SUMS busybox; do [ -r $each ] || { echo "missing: $each"; exit
 [ -x "$box" ] || chmod +x "$box" || exit 1
 
 if [ "${GPU_CLUSTER_INSIDE-}" != 1 ]; then
+    had=$(cat $control 2>/dev/null)
     look "$@"
-    [ -z "$refused" ] || bare "$@"
-    # The one that may have PyTorch, by the name that it has here.
-    GPU_CLUSTER_PYTHON=$(command -v "${PYTHON_GPU:-python3}" || echo python3)
-    export GPU_CLUSTER_PYTHON
-    GPU_CLUSTER_INSIDE=1 exec "$box" unshare -m -n /bin/sh ./start "$@" --results "$results"
+    [ -z "$refused" ] || { take_back; bare "$@"; }
+    # The one that may have PyTorch, by the name that it has here, and where its parts are.
+    asked=$(cd "$from" && "${PYTHON_GPU:-python3}" -c 'import os, sys
+print(sys.executable, os.path.realpath(sys.executable), sys.base_prefix, *filter(None, sys.path), sep=":")' 2>/dev/null) || asked=python3
+    trap : INT  # what was started ends first
+    GPU_CLUSTER_INSIDE=1 GPU_CLUSTER_PYTHON=${asked%%:*} GPU_CLUSTER_PATHS=$asked \
+        "$box" unshare -m -n -i /bin/sh ./start "$@" --results "$results"
+    code=$?
+    trap - INT
+    take_back
+    [ $code = 3 ] || exit $code
+    refused="; what failed above"
+    (bare "$@")
+    exit 1
 fi
 echo "==> unpacking"
-"$box" mount -t tmpfs -o mode=755,size=12g none /mnt || exit 1
+"$box" mount -t tmpfs -o mode=755,size=12g none /mnt || exit 3
 unpack /mnt
 cd /mnt || exit 1
 mkdir -p machine proc sys dev run tmp
-bin/busybox pivot_root . machine || exit 1
+bin/busybox pivot_root . machine || exit 3
 cd /
 PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-mount --rbind /machine/sys /sys && mount --rbind /machine/dev /dev && mount -t proc proc /proc || exit 1
+mount --rbind /machine/sys /sys && mount --rbind /machine/dev /dev && mount -t proc proc /proc || exit 3
+mount -t tmpfs none /dev/shm || exit 3  # programs of MPS share it with the node's
 cd /opt/tree || exit 1
-# bash stays as the first process: it reaps what the containers' shims leave behind.
+# It ends when the first one is killed. bash stays as the first process: it reaps what the containers' shims leave behind.
+kill -0 "$PPID" || exit 1
 # shellcheck disable=SC2016
 exec env -i PATH=$PATH HOME=/root LANG=C.UTF-8 PYTHONPATH=/opt/tree GPU_DEVICE_PLUGIN_CACHE=/opt/cache GPU_DEVICE_PLUGIN_E2E=1 \
-    GPU_CLUSTER_PYTHON="$GPU_CLUSTER_PYTHON" \
-    unshare --pid --fork --kill-child --mount-proc -- bash -c '"$@"; exit $?' gpu-cluster \
+    GPU_CLUSTER_PYTHON="$GPU_CLUSTER_PYTHON" GPU_CLUSTER_PATHS="$GPU_CLUSTER_PATHS" GPU_PATIENCE_SECONDS=60 \
+    setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount-proc -- bash -c '"$@"; exit $?' gpu-cluster \
     python3 -m tools.gpu_cluster "$@" --results "/machine$results"
