@@ -50,10 +50,10 @@ OF_NODES = ("mode", "memory_unit", "isolation", "device_list_strategy", "recover
 """Settings that a kind of nodes may have of its own; in the agents' pod nothing follows from them."""
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _OBJECTS = {"items": {"type": "object"}}
-_DNS = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_DNS, _LABEL = "[a-z0-9]([-a-z0-9.]*[a-z0-9])?", "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _WAYS = [way.value for way in ListStrategy if way is not ListStrategy.AUTO]
 _WAY = "|".join(_WAYS)
-_PATH = {"pattern": "^/[^:]*[^/:]$"}
+_PATH = "/[^:]*[^/:]"
 _PORT = {"minimum": 1, "maximum": 65535}
 
 
@@ -65,7 +65,7 @@ def _object(*required: str, **properties: Any) -> dict[str, Any]:
 
 _TEXT, _BOOLEAN = {"type": "string"}, {"type": "boolean"}
 BOUNDS: Mapping[str, Mapping[str, Any]] = {
-    r"(name|fullname|namespace)Override": {"pattern": "^$|^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+    r"(name|fullname|namespace)Override": {"pattern": f"^$|^{_LABEL}$"},
     r".*image\.repository": {"minLength": 1},
     r".*\.digest": {"pattern": "^(sha256:[0-9a-f]{64})?$"},
     r".*\.pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
@@ -106,7 +106,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
         }),
     ]},
     r"mps\.root": {"pattern": "^/[^/]"},
-    r"driverRoot|cdi\.(generator|hook)": {"pattern": "^$|^/[^:]*[^/:]$"},
+    r"driverRoot|cdi\.(generator|hook)": {"pattern": f"^$|^{_PATH}$"},
     r"nvmlLibrary": {"pattern": "^$|^[^/]"},
     r"cdiDir": {"pattern": "^/"},
     r"(.*\.)?nodeSelector|pod(Labels|Annotations)|serviceAccount\.annotations|.*\.labels": _TEXTS,
@@ -135,7 +135,7 @@ BOUNDS: Mapping[str, Mapping[str, Any]] = {
     r"policies\.cdiNamespaces": {
         "type": ["array", "null"],
         "uniqueItems": True,
-        "items": {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+        "items": {"type": "string", "maxLength": 63, "pattern": f"^{_LABEL}$"},
     },
     r"hooks\.uninstall\.timeoutSeconds": {"minimum": 1, "maximum": 86400},
     r"controller\.webhook\.timeoutSeconds": {"minimum": 1, "maximum": 30},
@@ -284,7 +284,7 @@ def _of_setting(setting: Setting, default: Any) -> dict[str, Any]:
     if default is None:
         made["type"] = [made["type"], "null"]
     if setting.convert in (directory, optional_directory):
-        made["pattern"] = _PATH["pattern"] if setting.convert is directory else "^$|^/"
+        made["pattern"] = f"^{_PATH}$" if setting.convert is directory else "^$|^/"
     return made | {_WORDS[name]: bound for name, bound in setting.bounds.items()}
 
 

@@ -154,8 +154,9 @@ def _lost_grants(node: Node) -> Iterator[str]:
         for (container, resource), ids in held(node, life).items():
             is_decided = resource in (MEM, CORE)
             is_known = any(frozenset(g.ids(resource)) == ids for g in mine)
-            is_certain = not (_may_be_damaged(node) or _may_be_anothers(node, life, resource, ids))
-            if is_decided and not is_known and is_certain:
+            if is_known or not is_decided or _may_be_damaged(node):
+                continue
+            if not _may_be_anothers(node, life, resource, ids):
                 yield f"{life.pod.name}/{container} holds {sorted(ids)}, and no grant says so"
 
 

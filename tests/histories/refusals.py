@@ -19,6 +19,7 @@ from tools.harness.kubelet_pods import StandInContainer
 from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
 from gpu_device_plugin.domain.node.pods import ContainerKind
+from gpu_device_plugin.kubelet.plugin_directory import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from tests.histories.node import Node
@@ -33,7 +34,6 @@ _API = {
 }
 _BROKEN_OFF = ("Unavailable", "DeadlineExceeded", "Cancelled", "Canceled")
 _LATER = "TopologyAffinityError"
-_NOTICED_SECONDS = 1.0  # without inotify the agent looks at its sockets so often
 _KUBELETS_OWN = (
     "requested number of devices unavailable",
     "no healthy devices present",
@@ -157,7 +157,7 @@ class Refusals:
         life, node = refusal.life, self.node
         if _broke_off(life.message) and node.agent_ended_at >= life.asked_at:
             return "the agent ended meanwhile"
-        noticed_by = node.past.sockets_wiped_at + _NOTICED_SECONDS
+        noticed_by = node.past.sockets_wiped_at + LOOK_SECONDS  # there is no inotify here
         if _broke_off(life.message) and noticed_by >= life.asked_at:
             return "the plugin's sockets were removed meanwhile"  # a kubelet ends the calls with the list
         holds = _EXCUSES.get(refusal.reason)

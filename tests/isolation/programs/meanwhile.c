@@ -82,20 +82,10 @@ static void *synchronize(void *ignored)
 	return (void *)(uintptr_t)result;
 }
 
-static void *draw(void *bytes)
-{
-	CUdeviceptr pointer;
-	CUresult result = CALL(cuCtxSetCurrent, context);
-
-	if (!result)
-		result = CALL(cuMemAllocAsync, &pointer, *(size_t *)bytes, NULL);
-	return (void *)(uintptr_t)result;
-}
-
-static CUstream behind, beside;
+static CUstream behind, beside; /* the default one until they are made */
 static CUdeviceptr word;
 
-static void *draw_behind(void *bytes)
+static void *draw(void *bytes)
 {
 	CUdeviceptr pointer;
 	CUresult result = CALL(cuCtxSetCurrent, context);
@@ -240,7 +230,7 @@ static int run_undoing(size_t bytes)
 
 	if (CALL(cuStreamWaitValue32_v2, behind, word, 1, CU_STREAM_WAIT_VALUE_GEQ))
 		return 4;
-	pthread_create(&thread, NULL, draw_behind, &bytes);
+	pthread_create(&thread, NULL, draw, &bytes);
 	while (reserved() == before)
 		sched_yield();
 	const CUresult result = CALL(cuMemAllocAsync, &pointer, 4096, beside);

@@ -195,9 +195,10 @@ def _added_up(pod: Pod, asked: Callable[[Container], Mapping[str, int]]) -> Mapp
     """As kube-scheduler adds amounts up: an init container runs beside the sidecars before it alone."""
     together, most = Counter[str](), Counter[str]()
     for init in pod.spec.init_containers or ():
-        most |= together + Counter(asked(init))
+        own = Counter(asked(init))
+        most |= together + own
         if init.is_sidecar:
-            together.update(asked(init))
+            together.update(own)
     for container in pod.spec.containers:
         together.update(asked(container))
     return most | together
