@@ -18,14 +18,15 @@ from tools.harness.cluster.binaries import provide_scheduler, scheduler_version
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import (
     ADDRESS,
+    DEPLOYMENTS,
     RELEASE,
     RELEASE_NAMESPACE,
     WRITER,
     Helm,
     load_scheduler,
+    wait_for_rollout,
 )
 from tools.harness.cluster.pods import container, pod, slice_of
-from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.controller.webhook_certificates import SECRET
@@ -135,21 +136,7 @@ def _install(cluster: Cluster, image: AgentImage) -> None:
             "--type=json",
             f"--patch={json.dumps([patch])}",
         )
-    wait_for_deployments(cluster)
-
-
-def wait_for_deployments(cluster: Cluster) -> None:
-    """Return when controller and scheduler are ready; else fail with what their pods said."""
-    place = ("-n", RELEASE_NAMESPACE)
-    for name in (f"{RELEASE}-controller", f"{RELEASE}-scheduler"):
-        try:
-            cluster.kubectl(
-                *("rollout", "status", f"deployment/{name}", *place, "--timeout=240s"), seconds=300
-            )
-        except ProgramError as error:
-            described = cluster.kubectl("describe", "pods", *place)
-            told = cluster.kubectl("logs", f"deployment/{name}", *place, "--tail=40")
-            raise AssertionError(f"{described}\n{told}") from error
+    wait_for_rollout(cluster, *DEPLOYMENTS)
 
 
 def _tls(cluster: Cluster, folder: Path) -> ssl.SSLContext:

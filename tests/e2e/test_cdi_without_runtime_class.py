@@ -13,7 +13,7 @@ from tests.e2e.agent_image import AgentImage
 from tests.e2e.conftest import STATE
 from tests.e2e.source_jobs import CUDA_SAMPLE, source_job
 from tests.e2e.tenants import CUDA_TEST, SLICE_MIB, cuda_images
-from tests.e2e.test_image import NOTHING, the_agent, wait_for_rollout
+from tests.e2e.test_image import NOTHING, the_agent
 from tests.nvidia_smi import NvidiaSmi
 from tests.told import compile_program
 from tools.harness.cluster import crio
@@ -21,7 +21,7 @@ from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.binaries import toolkit_installer_path
 from tools.harness.cluster.cdi_node import MANAGEMENT, CdiNode, lay_out
 from tools.harness.cluster.cluster import Cluster
-from tools.harness.cluster.helm import RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.helm import DAEMONSET, RELEASE_NAMESPACE, Helm, wait_for_rollout
 from tools.harness.cluster.pods import FOUR_CARDS
 from tools.harness.cluster.processes import Program
 
@@ -72,7 +72,7 @@ def installed(
         f"image.tag={agent_image.tag}",
         *_cdi_node(cluster).settings(),
     )
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     yield nri_plugin
     cluster.kubectl("delete", "job", "--all", "--wait=true")
     helm.uninstall()

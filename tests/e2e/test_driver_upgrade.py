@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.test_image import AGENTS, NO_HOOKS, NOTHING, wait_for_rollout
+from tests.e2e.test_image import AGENTS, NO_HOOKS, NOTHING
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.helm import DAEMONSET, RELEASE_NAMESPACE, Helm, wait_for_rollout
 from tools.harness.cluster.pods import FOUR_CARDS, container, pod, slice_of
 from tools.harness.cluster.waiting import wait_for
 
@@ -72,7 +72,7 @@ def installed(cluster: Cluster, serving_agent: Agent, agent_image: AgentImage) -
     label(cluster, client="true", state="upgrade-done")
     helm = Helm(cluster)
     helm.install(*values(agent_image, BEFORE))
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     wait_for_allocatable(cluster, FOUR_CARDS)
     yield helm
     cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
@@ -116,7 +116,7 @@ def test_a_driver_is_changed_under_a_slice_and_nobody_has_to_help(
     SimulatedNode(DRIVER / STATE_NAME).upgrade_driver(AFTER)
     installed.install(*values(agent_image, AFTER))
     label(cluster, client="true", state="upgrade-done")
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     wait_for_allocatable(cluster, FOUR_CARDS)
 
     cluster.apply(program("next", agent_image, HOLDS))

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.agent_image import ROOT, AgentImage
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.helm import DAEMONSET, RELEASE_NAMESPACE, Helm, wait_for_rollout
 from tools.harness.cluster.pods import (
     FOUR_CARDS,
     TELL_AND_STAY,
@@ -18,7 +18,6 @@ from tools.harness.cluster.pods import (
     pod,
     slice_of,
 )
-from tools.harness.cluster.processes import ProgramError
 from tools.harness.cluster.waiting import wait_for
 
 AGENTS = "app.kubernetes.io/name=gpu-device-plugin"
@@ -41,21 +40,10 @@ def installed(
     image = (f"image.repository={repository}", f"image.tag={tag}")
     # The hooks have tests of their own.
     helm.install("simulate.profile=v100", *image, *NO_HOOKS)
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     yield the_agent(cluster)
     helm.uninstall()
     wait_for("the agent's pod is gone", lambda: not cluster.every("pod", RELEASE_NAMESPACE, AGENTS))
-
-
-def wait_for_rollout(cluster: Cluster) -> None:
-    """Return when the DaemonSet is ready on every node; else fail with what its pods said."""
-    agents, place = f"daemonset/{RELEASE}", ("-n", RELEASE_NAMESPACE)
-    try:
-        cluster.kubectl("rollout", "status", agents, *place, "--timeout=360s", seconds=400)
-    except ProgramError as error:
-        described = cluster.kubectl("describe", "pods", *place)
-        logs = cluster.kubectl("logs", agents, *place, "--all-containers", "--tail=50")
-        raise AssertionError(f"{described}\n{logs}") from error
 
 
 def the_agent(cluster: Cluster) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.agent_image import AgentImage
-from tests.e2e.test_image import NO_HOOKS, NOTHING, wait_for_rollout
+from tests.e2e.test_image import NO_HOOKS, NOTHING
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.helm import DAEMONSET, RELEASE, RELEASE_NAMESPACE, Helm, wait_for_rollout
 from tools.harness.cluster.pods import FOREVER, container, pod, slice_of
 from tools.harness.cluster.waiting import wait_for
 
@@ -43,7 +43,7 @@ def installed(cluster: Cluster, serving_agent: Agent, agent_image: AgentImage) -
     helm.install(*way, place, *cards, *image, *NO_HOOKS)
     for each in (RELEASE, name) if TREE.is_dir() else ():
         see_unified_tree(cluster, each)
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     yield
     cluster.kubectl("delete", "pod", "--all", "--wait=true", "--grace-period=1")
     helm.uninstall()

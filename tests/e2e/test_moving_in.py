@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.kubectl_gpu import kubectl_gpu
-from tests.e2e.test_image import AGENTS, NOTHING, wait_for_rollout
+from tests.e2e.test_image import AGENTS, NOTHING
 from tests.e2e.time_slicing_plugin import RESOURCE, SOCKET
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
-from tools.harness.cluster.helm import RELEASE, RELEASE_NAMESPACE, Helm
+from tools.harness.cluster.helm import DAEMONSET, RELEASE, RELEASE_NAMESPACE, Helm, wait_for_rollout
 from tools.harness.cluster.node import KUBELET_DIRECTORY
 from tools.harness.cluster.pods import CORE, COUNT, FOUR_CARDS, MEMORY, container, pod, slice_of
 from tools.harness.cluster.processes import Program, ProgramError
@@ -75,7 +75,7 @@ def install(cluster: Cluster, helm: Helm, image: AgentImage, *values: str) -> No
     """As step 1 of the page has it, on simulated cards."""
     names = (f"image.repository={image.repository}", f"image.tag={image.tag}")
     helm.install("mode=disabled", "simulate.profile=v100", *names, *values)
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
 
 
 def counted(cluster: Cluster, side: str = "capacity") -> str:
@@ -152,7 +152,7 @@ def test_a_node_moves_in_from_time_slicing_and_back(
     other_plugin.stop()
     cluster.restart_kubelet()  # else the kubelet counts the replicas for five minutes
     wait_for("the replicas are gone", lambda: counted(cluster) == "0", 60, 0.3)
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     check_healthy(cluster)
 
     # 4. and 5. The node offers slices.
@@ -190,7 +190,7 @@ def test_a_node_label_chooses_settings_of_the_chart(
     check_healthy(cluster)
     cluster.kubectl("label", "node", NODE, f"{SETTINGS_LABEL}=small")
     wait_for_allocatable(cluster, {MEMORY: "504", CORE: "0", COUNT: "4"}, 120)
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     check_healthy(cluster)
     limits = {"limits": {MEMORY: "16"}}
     cluster.apply(pod("small", container("main", resources=limits)))
@@ -201,7 +201,7 @@ def test_a_node_label_chooses_settings_of_the_chart(
     cluster.kubectl("delete", "pod", "small", "--wait=true", "--grace-period=1")
     cluster.kubectl("label", "node", NODE, f"{SETTINGS_LABEL}-")
     wait_for_allocatable(cluster, NOTHING, 240)
-    wait_for_rollout(cluster)
+    wait_for_rollout(cluster, DAEMONSET)
     check_healthy(cluster)
 
 

@@ -12,18 +12,21 @@ from typing import Any
 import pytest
 from tests.e2e.agent_image import AgentImage
 from tests.e2e.kubectl_gpu import kubectl_gpu
-from tests.e2e.placement import SCHEDULER, wait_for_deployments
-from tests.e2e.test_image import NOTHING, wait_for_rollout
+from tests.e2e.placement import SCHEDULER
+from tests.e2e.test_image import NOTHING
 from tools.harness.cluster.agent import Agent, wait_for_allocatable
 from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import (
     ADDRESS,
     CHART,
+    DAEMONSET,
+    DEPLOYMENTS,
     RELEASE,
     RELEASE_NAMESPACE,
     Helm,
     left_on_nodes,
     load_scheduler,
+    wait_for_rollout,
 )
 from tools.harness.cluster.pods import FOUR_CARDS, container, pod, slice_of
 from tools.harness.cluster.processes import ProgramError
@@ -59,9 +62,7 @@ def bring(cluster: Cluster, image: AgentImage, *settings: str) -> None:
     # The cluster of the tests resolves no names of Services.
     address = f"controller.clusterIP={ADDRESS}"
     Helm(cluster).install("simulate.profile=v100", address, *names, *settings)
-    wait_for_rollout(cluster)
-    if PLACED in settings:
-        wait_for_deployments(cluster)
+    wait_for_rollout(cluster, DAEMONSET, *(DEPLOYMENTS if PLACED in settings else ()))
     wait_until_named(cluster, SCHEDULER if PLACED in settings else DEFAULT)
 
 

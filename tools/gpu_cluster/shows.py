@@ -25,11 +25,12 @@ from tools.harness.cluster.cluster import NODE, Cluster
 from tools.harness.cluster.helm import (
     ADDRESS,
     CHART,
-    RELEASE,
-    RELEASE_NAMESPACE,
+    DAEMONSET,
+    DEPLOYMENTS,
     Helm,
     left_on_nodes,
     load_scheduler,
+    wait_for_rollout,
 )
 from tools.harness.cluster.layout import Layout, overlay_file
 from tools.harness.cluster.pods import CORE, FOREVER, MEMORY, container, pod, slice_of
@@ -46,7 +47,7 @@ CARDS = "gpu-device-plugin/cards"
 STAY = ("sh", "-c", FOREVER)
 SHOWN = re.compile(r"(\d+)MiB / +(\d+)MiB")
 WINDOW_SECONDS, SIMULATED_SECONDS = 6.0, 1.0
-READY_SECONDS = 90
+READY_SECONDS, ROLLOUT_SECONDS = 90, 120
 OVER_SECONDS = 45
 """An upgrade of the agent and a restart of the kubelet fit in."""
 KERNEL = {
@@ -349,8 +350,7 @@ class Stage:
         self._clear()
         load_scheduler(self.cluster)
         self._install("controller.enabled=true", f"controller.clusterIP={ADDRESS}")
-        for name in ("controller", "scheduler"):
-            self._roll_out(f"deployment/{RELEASE}-{name}")
+        wait_for_rollout(self.cluster, *DEPLOYMENTS, seconds=ROLLOUT_SECONDS)
         wanted = yaml.safe_load((CHART / "values.yaml").read_text())["scheduler"]["name"]
         asked = json.dumps(pod("asked", container("main", resources=slice_of(2, 30))))
         words = ("create", "--dry-run=server", "-o", "jsonpath={.spec.schedulerName}", "-f", "-")
@@ -396,12 +396,8 @@ class Stage:
     def _install(self, *more: str) -> None:
         Helm(self.cluster).install(*self._values, f"image.tag={self._version}", *more)
 
-    def _roll_out(self, what: str) -> None:
-        words = ("rollout", "status", what, "-n", RELEASE_NAMESPACE, "--timeout=120s")
-        self.cluster.kubectl(*words, seconds=150)
-
     def _wait_for_agent(self) -> None:
-        self._roll_out(f"daemonset/{RELEASE}")
+        wait_for_rollout(self.cluster, DAEMONSET, seconds=ROLLOUT_SECONDS)
         wait_for("the node offers its cards", self._offers, 60)
 
     def _offers(self) -> bool:

@@ -7,7 +7,7 @@ from tools.harness.cluster.binaries import provide_helm
 from tools.harness.cluster.cluster import Cluster
 from tools.harness.cluster.credentials import AGENT
 from tools.harness.cluster.images import Image
-from tools.harness.cluster.processes import command_output
+from tools.harness.cluster.processes import ProgramError, command_output
 
 from gpu_device_plugin.domain.node.labels import NODE_LABELS
 
@@ -64,6 +64,24 @@ def load_scheduler(cluster: Cluster, program: Path | None = None) -> None:
     files = {"bin/kube-scheduler": program.read_bytes()}
     links = {"usr/local/bin/kube-scheduler": "/bin/kube-scheduler"}
     cluster.node.load(Image(named, files, links, ()))
+
+
+DAEMONSET = f"daemonset/{RELEASE}"
+DEPLOYMENTS = (f"deployment/{RELEASE}-controller", f"deployment/{RELEASE}-scheduler")
+"""What the chart runs, for `wait_for_rollout`."""
+
+
+def wait_for_rollout(cluster: Cluster, *workloads: str, seconds: int = 360) -> None:
+    """Return when these workloads of the release are ready; else fail with what its pods said."""
+    place = ("-n", RELEASE_NAMESPACE)
+    for workload in workloads:
+        status = ("rollout", "status", workload, *place, f"--timeout={seconds}s")
+        try:
+            cluster.kubectl(*status, seconds=seconds + 40)
+        except ProgramError as error:
+            described = cluster.kubectl("describe", "pods", *place)
+            logs = cluster.kubectl("logs", workload, *place, "--all-containers", "--tail=50")
+            raise ProgramError(f"{workload} is not ready:\n{described}\n{logs}") from error
 
 
 def left_on_nodes(cluster: Cluster) -> set[str]:
