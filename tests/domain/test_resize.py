@@ -1,0 +1,262 @@
+"""The promise: a resize is read strictly, refused in words, and reached in steps that never allow more than is booked."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_device_plugin.domain.cards.memory_unit import Units
+from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE
+from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
+from gpu_device_plugin.domain.fractions.resize import (
+    MOST_ASKED,
+    AskedSize,
+    ContainerAnswer,
+    ResizeAnswer,
+    ResizedSlice,
+    ResizeState,
+    SliceSizes,
+    check_growth,
+    check_resize,
+    parse_growth,
+    parse_resize,
+    parse_resized,
+    resize_text,
+    resized_annotation,
+)
+from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
+from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
+
+NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
+AMOUNTS = st.integers(0, 10**9 - 1)
+NOTHING = UnitsAndPercent()
+SIZES = st.builds(UnitsAndPercent, st.integers(1, 40).map(Units), st.integers(0, 100))
+
+
+def size(units: int, percent: int = 0) -> UnitsAndPercent:
+    return UnitsAndPercent(Units(units), percent)
+
+
+def a_slice(request: UnitsAndPercent, booked: UnitsAndPercent | None = None) -> ResizedSlice:
+    """A slice of a card of 15 units that has all that is booked."""
+    has = booked or request
+    sizes = SliceSizes(request, has, has)
+    return ResizedSlice("pod default/a, container main", sizes, card_units=Units(15))
+
+
+@given(
+    st.dictionaries(
+        NAMES,
+        st.builds(
+            AskedSize, st.none() | AMOUNTS.map(Units), st.none() | AMOUNTS, st.none() | AMOUNTS
+        ).filter(lambda asked: asked.units is not None or asked.percent is not None),
+        min_size=1,
+        max_size=MOST_CONTAINERS,
+    )
+)
+def test_what_is_written_is_read(asked: dict[str, AskedSize]) -> None:
+    """Seconds of any length are read as far as they have six digits."""
+    known = {
+        name: replace(each, within_seconds=(each.within_seconds or 0) % 10**6)
+        for name, each in asked.items()
+    }
+
+    text = resize_text(known)
+
+    if len(text) <= MOST_ASKED:
+        assert parse_resize(text) == known
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "main",
+        "main=",
+        "main=mem:",
+        "main=mem:-1",
+        "main=mem:1.5",
+        "main=mem:٣",
+        "main=mem:1,mem:2",
+        "main=mem:1;main=mem:2",
+        "main=mem:1;",
+        "main= mem:1",
+        "Main=mem:1",
+        "main=mem:1\n",
+        "main=gpu:1",
+        "main=within:60s",
+        "main=mem:1,within:60",
+        "main=mem:1,within:1d",
+        "main=mem:" + "1" * 10,
+        "a" * 64 + "=mem:1",
+        ";".join(f"c{n}=mem:1" for n in range(MOST_CONTAINERS + 1)),
+        "main=mem:1;" * MOST_ASKED,
+    ],
+)
+def test_anything_else_is_refused_with_an_example(text: str) -> None:
+    """A tenant may write whatever it likes; the text that says so is short."""
+    with pytest.raises(RequestError) as caught:
+        parse_resize(text)
+
+    assert caught.value.reason == "BadResize"
+    assert RESIZE in str(caught.value)
+    assert "main=mem:4,core:50,within:60s" in str(caught.value)
+
+
+def test_what_is_not_named_stays() -> None:
+    """Growing memory alone leaves the percent."""
+    asked = parse_resize("main=mem:4;side=core:10,within:2h")
+
+    assert asked["main"].over(size(2, 30)) == size(4, 30)
+    assert asked["side"].over(size(2, 30)) == size(2, 10)
+    assert asked["side"].within_seconds == 7200
+
+
+def test_a_namespace_without_a_word_may_grow_nothing() -> None:
+    """What it names may grow."""
+    assert parse_growth("") == NOTHING
+    assert parse_growth("mem:8") == size(8)
+    with pytest.raises(RequestError, match="8 GiB"):
+        parse_growth("mem:8 GiB")
+
+
+@given(SIZES, SIZES, SIZES, st.integers(0, 40))
+def test_a_resize_comes_to_its_end_and_never_allows_more_than_is_booked(
+    request_: UnitsAndPercent, first: UnitsAndPercent, then: UnitsAndPercent, used: int
+) -> None:
+    """In few steps, each with the request reserved; room above it is taken once and given back with the use."""
+    sizes = SliceSizes(request_, request_, request_)
+    for target in (first, then):
+        most = target.units if target is first else used
+        steps = [sizes]
+        while (following := steps[-1].towards(target, Units(most))) != steps[-1]:
+            assert len(steps) < 5
+            steps.append(following)
+        for before, after in pairwise(steps):
+            assert before.booked.less(after.booked) == NOTHING or before.limit == target
+        for each in steps:
+            assert each.request.less(each.booked) == NOTHING
+            assert each.limit.less(each.booked) == NOTHING
+        sizes = steps[-1]
+        assert sizes.limit == target
+        assert sizes.booked.percent == max(request_.percent, target.percent)
+        if most <= target.units:
+            assert sizes.booked.units == max(request_.units, target.units)
+            assert sizes.grown == target.less(request_)
+
+
+@given(SIZES, SIZES, st.integers(0, 40))
+def test_a_slice_that_shrinks_under_use_keeps_its_room(
+    grown: UnitsAndPercent, target: UnitsAndPercent, used: int
+) -> None:
+    """Nothing is given back that is in use: whoever got it would have no memory."""
+    sizes = SliceSizes(size(1), grown.plus(size(1).less(grown)), grown)
+    for _ in range(5):
+        sizes = sizes.towards(target, Units(used))
+
+    if target.units < used <= grown.units:
+        assert sizes.booked.units >= grown.units
+    assert sizes.limit == target
+
+
+@pytest.mark.parametrize(
+    ("of", "asked", "reason"),
+    [
+        (replace(a_slice(size(2)), fixed="it is a claim"), AskedSize(Units(2)), "NotResizable"),
+        (
+            replace(a_slice(size(2)), divides_compute=False),
+            AskedSize(percent=50),
+            "ComputeNotServed",
+        ),
+        (a_slice(size(2, 30)), AskedSize(percent=7), "BadPercentage"),
+        (a_slice(size(2, 30)), AskedSize(percent=0), "BadPercentage"),
+        (a_slice(size(2, 30)), AskedSize(percent=105), "BadPercentage"),
+        (a_slice(size(2)), AskedSize(Units(0)), "BadAmount"),
+        (replace(a_slice(size(4)), cards=2), AskedSize(Units(5)), "UnevenShare"),
+        (a_slice(size(2)), AskedSize(Units(16)), "LargerThanCard"),
+        (replace(a_slice(size(4)), cards=2), AskedSize(Units(32)), "LargerThanCard"),
+    ],
+)
+def test_what_can_never_be_is_refused(of: ResizedSlice, asked: AskedSize, reason: str) -> None:
+    """The text names the slice, what it asks for and what it has."""
+    with pytest.raises(RequestError) as caught:
+        check_resize(of, asked)
+
+    assert caught.value.reason == reason
+    assert "pod default/a, container main asks to have" in str(caught.value)
+    assert "instead of" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "allowed", "others", "free", "expected"),
+    [
+        (size(1, 5), NOTHING, NOTHING, NOTHING, None),
+        (size(2, 30), NOTHING, NOTHING, NOTHING, None),
+        (size(3, 30), NOTHING, NOTHING, size(13, 70), RequestError),
+        (size(3, 30), size(1), NOTHING, size(13, 70), None),
+        (size(3, 35), size(1), NOTHING, size(13, 70), RequestError),
+        (size(3, 30), size(2), size(2), size(13, 70), DoesNotFitError),
+        (size(5, 50), size(3, 20), NOTHING, size(3, 15), DoesNotFitError),
+        (size(5, 50), size(3, 20), NOTHING, size(2, 70), DoesNotFitError),
+        (size(5, 50), size(3, 20), NOTHING, size(3, 20), None),
+    ],
+)
+def test_only_growing_needs_room_and_leave(
+    target: UnitsAndPercent,
+    allowed: UnitsAndPercent,
+    others: UnitsAndPercent,
+    free: UnitsAndPercent,
+    expected: type[RefusalError] | None,
+) -> None:
+    """Of 2 units and 30 %: what is free or allowed later is waited for, and what is never allowed is refused."""
+    of = a_slice(size(2, 30))
+    if expected is None:
+        check_growth(of, target, allowed, others, free, "")
+        return
+    with pytest.raises(expected) as caught:
+        check_growth(of, target, allowed, others, free, "pod default/b has 4 units")
+
+    assert type(caught.value) is expected
+    assert caught.value.reason in {"GrowthNotAllowed", "NoRoom"}
+    assert caught.value.reason == "GrowthNotAllowed" or "default/b" in str(caught.value)
+
+
+def test_what_has_been_booked_needs_no_room_again() -> None:
+    """An agent that was killed between booking and allowing goes on."""
+    check_growth(a_slice(size(2), size(8)), size(8), NOTHING, NOTHING, NOTHING, "")
+
+
+@given(
+    st.text(max_size=50),
+    st.dictionaries(
+        st.text(max_size=10),
+        st.builds(
+            ContainerAnswer,
+            st.integers(0, 9999),
+            st.integers(0, 100),
+            st.sampled_from(ResizeState),
+            st.text(max_size=32),
+            st.text(),
+        ),
+        max_size=5,
+    ),
+    st.text(),
+)
+def test_an_answer_is_read_as_it_was_written(
+    asked: str, containers: dict[str, ContainerAnswer], text: str
+) -> None:
+    """Whatever stands in its texts."""
+    answer = ResizeAnswer(asked, 128, containers, text)
+
+    assert parse_resized(resized_annotation(answer)) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "[" * 100_000, '{"asked":"","unit_mib":-1}', '{"asked":1,"unit_mib":1}'],
+)
+def test_no_answer_of_an_agent_says_nothing(text: str) -> None:
+    """Where no policy keeps it, anybody may have written it."""
+    assert parse_resized(text) is None
