@@ -16,6 +16,7 @@ import pytest
 from tests.agent.test_nvidia import GPU, SEVENTH, annotated, offered, visible
 from tests.domain.nvidia.nodes import whole
 from tests.domain.words import grant, pod
+from tools.harness.kubelet_pods import PodAdmission
 from tools.harness.kubelet_registry import CHECKPOINT_NAME
 from tools.harness.rig import CORE, COUNT, MEM, Rig, running_rig, slice_of, until
 
@@ -216,6 +217,13 @@ async def test_a_refused_pod_is_made_again_with_another_text_while_the_watch_is_
         assert "held by a pod that wants no other beside it" in refused.message
 
 
+async def answered(rig: Rig, name: str) -> PodAdmission:
+    """What becomes of a small pod, once List has answered in time: a busy machine may take longer than 2 s."""
+    found = await rig.admit(name, slice_of(2, 30))
+    is_late = "does not say which pod this is" in found.message
+    return await answered(rig, f"{name}-again") if is_late else found
+
+
 @pytest.mark.parametrize("is_known", [False, True], ids=["new name", "name of one before"])
 async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts_and_the_watch_is_behind(
     *, is_known: bool
@@ -233,7 +241,7 @@ async def test_a_card_for_one_pod_alone_stays_its_own_while_the_kubelet_starts_a
             assert (await rig.admit(name, slice_of(2, 30), labels=ALONE)).is_admitted
         async with starting_kubelet(rig):
             for name in ("late", "later"):
-                refused = await rig.admit(name, slice_of(2, 30))
+                refused = await answered(rig, name)
                 assert "card 0: held by a pod that wants no other beside it" in refused.message
                 assert "card 1: held" in refused.message
 

@@ -146,7 +146,9 @@ class Refusals:
             for ids in chain(pods.held(life).values(), *(by.values() for by in forgotten)):
                 yield ids, _is_alone(life)
         for life, _, by_resource in pods.forced():
-            yield from ((ids, _is_alone(life)) for ids in by_resource.values())
+            # A pod's cgroup tells that a process runs, not whose: all that the pod had counts.
+            parts = life.units.values() if pods.are_cgroups_seen else (by_resource,)
+            yield from ((ids, _is_alone(life)) for part in parts for ids in part.values())
         if not kubelet.sources_ready:  # nothing is taken back from anybody
             for (uid, _, _), held in kubelet.registry.book.held.items():
                 if uid != rejected.pod.uid:

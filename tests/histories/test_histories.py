@@ -402,6 +402,42 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("restart_kubelet", 30.0, {"away": 0.3, "late": 10.0, "bound": "small"}),
         ),
     ),
+    "a card that has been failing for long leaves MIG mode while NVML is opened": (
+        9250,
+        (
+            Step("nvidia", 2.0),
+            Step("card_cut", 1.0, {"card": 1, "instances": 3}),
+            Step("card_lost", 1.0, {"card": 1, "seconds": 70.0}),
+            Step("replace", 40.0, {"pod": 11, "shape": "count", "grace": 2.0, "is_new_name": True}),
+            Step("disk_slow", 40.0, {"seconds": 70.0, "flush": 30.0}),
+            Step("card_cut", 40.0, {"card": 1, "instances": 0}),
+        ),
+    ),
+    "a static pod is made again with the units that it had, and the kubelet has no Get": (
+        9307,
+        (
+            Step("placement", 0.0, {"policy": "spread"}),
+            Step("create", 0.0, {"pod": 0, "shape": "quarter"}),
+            Step("create", 0.3, {"pod": 1, "shape": "quarter"}),
+            Step("create", 0.3, {"pod": 2, "shape": "static"}),
+            Step("create", 1.0, {"pod": 3, "shape": "static"}),
+            Step("create", 0.3, {"pod": 4, "shape": "plain"}),
+            Step(
+                "restart_kubelet",
+                1.0,
+                {"away": 2.22, "late": 11.08, "forgets": False, "has_get": False, "bound": "alone"},
+            ),
+            Step("reboot", 40.0, {"seconds": 20.0}),
+            Step("swap", 8.0, {"one": 2, "other": 0, "grace": 2.0, "by_force": True}),
+        ),
+    ),
+    "the calls of a container are taken for those of two while the API server is away": (
+        9063,
+        (
+            Step("api_away", 40.0, {"seconds": 70.0}),
+            Step("create", 3.0, {"pod": 8, "shape": "init, sidecar"}),
+        ),
+    ),
     "a pod that asked for nothing is made again under its name, and the watch is behind": (
         0,
         (

@@ -140,15 +140,15 @@ _LONGEST_PAUSES = 6
 class Succession:
     """At most one successor at a time, started when it is wanted and due.
 
-    `pause_seconds` pass before the first successor for a card that fails, and between two. They
-    double up to six times as long, until the child no longer wants one.
+    `pause_seconds` pass before the first successor for a card that fails, and between two. For a card that
+    goes on failing they double up to six times as long, until the child no longer wants one.
     """
 
     def __init__(self, start: Callable[[], Awaitable[ChildProcess]], pause_seconds: float) -> None:
         self._start = start
         self._first_seconds = self._pause_seconds = pause_seconds
         self._due_seconds: float | None = None
-        self._earliest_seconds = 0.0
+        self._began_seconds = -pause_seconds
         self._task: asyncio.Task[None] | None = None
         self._child: ChildProcess | None = None
         self._inventory: InventoryLine | None = None
@@ -166,14 +166,15 @@ class Succession:
         if not reopen:
             self._due_seconds, self._pause_seconds = None, self._first_seconds
             return
-        wait_seconds = 0.0 if reopen == "changed" else self._pause_seconds
-        due = max(now + wait_seconds, self._earliest_seconds)
+        due = now + self._pause_seconds
+        if reopen == "changed":  # which a card that has failed for long must not keep waiting
+            due = max(now, self._began_seconds + self._first_seconds)
         self._due_seconds = due if self._due_seconds is None else min(due, self._due_seconds)
         is_busy = self._child is not None or (self._task is not None and not self._task.done())
         if self._due_seconds > now or is_busy:
             return
         self._due_seconds = None
-        self._earliest_seconds = now + self._pause_seconds
+        self._began_seconds = now
         longest = self._first_seconds * _LONGEST_PAUSES
         self._pause_seconds = min(self._pause_seconds * 2, longest)
         self._task = asyncio.create_task(self._prepare())

@@ -24,7 +24,7 @@ from gpu_device_plugin.domain.node.pods import ListedPod, PodRef
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.nvidia.nvidia_scheme import NvidiaScheme
 from gpu_device_plugin.domain.wording import few
-from gpu_device_plugin.errors import DoesNotFitError, KubeletError
+from gpu_device_plugin.errors import DoesNotFitError, KubeletError, UnknownPodError
 
 _log = structlog.get_logger("holders")
 
@@ -131,10 +131,23 @@ class HolderCheck:
         found = (allowed - running.union(*living), allowed - running, free - running)
         return next((units for units in found if len(units) >= size), free)
 
-    async def check_start(self, grant: Grant, resource: str) -> None:
-        """UnknownPodError if the kubelet says that another container holds the grant's units."""
-        listed = await self._listed(grant.pod) if grant.pod.name else None
-        check_holder(grant, resource, listed, self.snapshots.readable_entries())
+    async def find_starting(self, grants: Sequence[Grant], resource: str) -> list[Grant]:
+        """Those of the grants of the same units whose holders have them by the kubelet; others are of the past.
+
+        UnknownPodError: of each it says that another container holds them.
+        """
+        found: list[Grant] = []
+        wrong: UnknownPodError | None = None
+        for grant in grants:
+            listed = await self._listed(grant.pod) if grant.pod.name else None
+            try:
+                check_holder(grant, resource, listed, self.snapshots.readable_entries())
+                found.append(grant)
+            except UnknownPodError as error:
+                wrong = error
+        if wrong and not found:
+            raise wrong
+        return found
 
     def named(self, grant: Grant) -> KnownHolder:
         return complete_holder(grant, self.snapshots.readable_entries())

@@ -41,9 +41,8 @@ class PreStart:
     async def check(self, resource: str, ids: Sequence[str]) -> None:
         """Return when the container that holds `ids` may start. RefusalError: it may not."""
         try:
-            grants = await self._grants(resource, frozenset(ids))
-            for grant in grants:
-                await self.holders.check_start(grant, resource)
+            found = await self._grants(resource, frozenset(ids))
+            for grant in await self.holders.find_starting(found, resource):
                 await self._check(grant)
         except RefusalError as error:
             pod = next((g.pod for g in self.ledger_store.ledger.holders(ids)), None)

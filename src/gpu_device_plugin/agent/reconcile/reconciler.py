@@ -30,6 +30,7 @@ from gpu_device_plugin.domain.grants.snapshot_comparison import (
     corrected_uid,
     drift,
     fill_units,
+    find_doubles,
     find_unknown,
     pass_on_units,
     rename_holder,
@@ -166,7 +167,9 @@ class Reconciler:
         left = store.ledger.release(over)
         completed = self._complete(left, witnesses)
         whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
-        store.amend([*completed, *self._adopt(whole, witnesses)], ended=over)
+        over |= find_doubles(whole)
+        kept = [grant for grant in completed if grant.slice_id not in over]
+        store.amend([*kept, *self._adopt(whole, witnesses)], ended=over)
         for slice_id in over:
             _log.info("slice ended", slice=slice_id)
         ledger = store.ledger

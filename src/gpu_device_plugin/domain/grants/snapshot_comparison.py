@@ -51,6 +51,23 @@ def find_unknown(ledger: Ledger, held: Iterable[HeldUnits]) -> list[HeldUnits]:
     ]
 
 
+def find_doubles(ledger: Ledger) -> frozenset[str]:
+    """Slices of containers that have another one with the same units.
+
+    Without the pod spec the calls for one container may have been taken for those of two. The slice
+    that was given memory stays, because the container has its limits.
+    """
+    first: dict[tuple[object, ...], str] = {}
+    fractions = (g for g in ledger.grants.values() if g.units and g.container)
+    for grant in sorted(fractions, key=lambda g: not any(s.memory_mib for s in g.shares)):
+        first.setdefault((grant.pod, grant.container, grant.all_ids), grant.slice_id)
+    return frozenset(
+        grant.slice_id
+        for grant in ledger.grants.values()
+        if first.get((grant.pod, grant.container, grant.all_ids), grant.slice_id) != grant.slice_id
+    )
+
+
 class KnownHolder(NamedTuple):
     """Who holds a grant; empty where it is not known."""
 
