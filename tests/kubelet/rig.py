@@ -20,7 +20,7 @@ CORE = str(Resource.CORE)
 DEADLINE_SECONDS = 20.0
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Returns when `condition` holds; fails the test when it does not come true."""
     await waiting.until(condition, DEADLINE_SECONDS)
 

@@ -1,135 +1,99 @@
-"""The stand-in kubelet has the habits of the real one, the inconvenient ones too."""
+"""The stand-in kubelet has the habits of the real one, the inconvenient ones too: `tests/golden/kubelet` is what a real one did.
 
-import asyncio
-import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+`tests/e2e/test_kubelet.py` plays the same script on a real kubelet. What that cannot have happen is here.
+"""
+
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.kubelet.rig import CORE, MEM, Rig, container, mem_cards, pod
+from tests.golden_files import same_as_golden_file
+from tests.kubelet.rig import MEM, Rig, container, pod, until
+from tests.kubelet.script import UNITS, A, Plugin, Script
 from tools.harness.kubelet import StandInKubelet
-from tools.harness.kubelet_pods import PluginCall, StandInContainer
+from tools.harness.kubelet_pods import ContainerStart, KubeletTimes, PluginCall, StandInPod
 
-from gpu_device_plugin.domain.fractions.units import Resource
-from gpu_device_plugin.domain.node.pods import ContainerKind
-from gpu_device_plugin.errors import KubeletError, RequestError
+from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet.podresources import PodResources
 
 
-async def refuse(*_: object) -> None:
-    """A plugin that refuses."""
-    raise RequestError("never", reason="Never")
+class StandInPlayer:
+    """The stand-in kubelet for the script."""
+
+    def __init__(self, kubelet: StandInKubelet) -> None:
+        self.plugin_dir = kubelet.plugin_dir
+        self.pod_resources_socket = kubelet.pod_resources_socket
+        self._kubelet = kubelet
+        self._starts: dict[tuple[str, str], ContainerStart] = {}
+
+    async def run(self, pod: StandInPod) -> str:
+        admission = await self._kubelet.admit(pod)
+        if admission.is_admitted:
+            for each in pod.containers:
+                start = await self._kubelet.start_container(pod.uid, each.name)
+                self._starts[pod.name, each.name] = start
+        return admission.message
+
+    async def reject_later(self, pod: StandInPod) -> str:
+        self._kubelet.faults.rejections_after_allocate.append("NodeAffinity")
+        return (await self._kubelet.admit(pod)).reason
+
+    async def start_again(self, pod: str) -> str:
+        try:
+            await self._kubelet.start_container(self.uid(pod), "main")
+        except KubeletError as error:
+            return str(error)
+        return ""
+
+    async def finish(self, pod: str) -> None:
+        self._kubelet.finish(self.uid(pod))
+
+    async def end_soon(self, pod: str) -> Callable[[], None]:
+        return partial(self._kubelet.finish, self.uid(pod))
+
+    async def remove(self, *pods: str) -> None:
+        for each in pods:
+            self._kubelet.remove(self.uid(each))
+
+    async def restart(self) -> None:
+        await self._kubelet.restart()
+
+    async def environment(self, pod: str, container: str) -> str:
+        return self._starts[pod, container].env["FROM"]
+
+    def uid(self, pod: str) -> str:
+        return f"uid-{pod}"
+
+    async def capacity(self, resource: str, allocatable: int) -> int:
+        await until(lambda: self._kubelet.allocatable(resource) == allocatable)
+        return self._kubelet.capacity(resource)
 
 
-async def test_resources_of_a_container_come_in_either_order_and_together(rig: Rig) -> None:
-    """Choice and allocation of one resource, then of the other; over many pods both orders."""
-    await rig.serve(units=60)
-    for i in range(30):
-        assert (await rig.kubelet.admit(pod(f"p{i}", container(mem=2, core=3)))).is_admitted
-    calls = [call for call in rig.kubelet.calls if call.method != "GetDevicePluginOptions"]
-    orders = set()
-    for i in range(0, len(calls), 4):
-        four = calls[i : i + 4]
-        assert [call.method for call in four] == ["GetPreferredAllocation", "Allocate"] * 2
-        assert four[0].resource == four[1].resource
-        orders.add((four[0].resource, four[2].resource))
+async def test_it_does_what_a_real_kubelet_did(short_dir: Path) -> None:
+    kubelet = StandInKubelet(short_dir, times=KubeletTimes(dial=1.0))
+    await kubelet.start()
+    transcript = await Script(StandInPlayer(kubelet)).play()
+    await kubelet.stop()
 
-    assert orders == {(MEM, CORE), (CORE, MEM)}
+    same_as_golden_file("kubelet/script.txt", transcript)
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected_inside"),
-    [
-        pytest.param(["m03", "m05"], 2, id="exactly as many: those"),
-        pytest.param(["m03", "m05", "m07", "m09"], 2, id="more: some of them"),
-        pytest.param(["m03"], 1, id="fewer: those, and others at random"),
-        pytest.param([], 0, id="none: any at random"),
-        pytest.param(["m03", "x00"], 1, id="an unknown one is dropped"),
-    ],
-)
-async def test_what_a_preference_does(rig: Rig, answer: list[str], expected_inside: int) -> None:
-    """As the kubelet's devicesToAllocate does it."""
-    await rig.serve()
+async def test_a_newer_one_tells_plugins_of_one_name_apart(kubelet: StandInKubelet) -> None:
+    """From #135437 on; the others: `tests/golden/kubelet`."""
+    kubelet.registry.keys_by_socket = True
+    await kubelet.start()
+    older, newer = (Plugin(A, [], kubelet.plugin_dir, f"{age}.sock") for age in ("old", "new"))
+    await older.start(UNITS[A])
+    await until(lambda: kubelet.allocatable(A) == UNITS[A])
+    await newer.start()
+    await until(lambda: kubelet.allocatable(A) == 1)
+    older.list.withdraw()
+    await until(lambda: len(kubelet.registry._tasks) == 1)
+    await older.stop()
+    await newer.stop()
 
-    async def choose(*_: object) -> Sequence[str]:
-        return answer
-
-    rig.service.choose = choose
-    await rig.kubelet.admit(pod("p", container(mem=2)))
-    held = rig.kubelet.held("uid-p")["main", MEM]
-
-    assert len(held) == 2
-    assert len(held & set(answer)) >= expected_inside
-
-
-async def test_a_preference_names_what_is_available_and_the_whole_size(rig: Rig) -> None:
-    """Ids taken over are among the available ones and must be included; the size is the total."""
-    await rig.serve(units=5)
-    await rig.kubelet.admit(
-        pod(
-            "p",
-            container("init", mem=2, kind=ContainerKind.INIT),
-            container("side", mem=1, kind=ContainerKind.SIDECAR),
-            container(mem=3),
-        )
-    )
-    held = rig.kubelet.held("uid-p")
-    asked = [call for call in rig.kubelet.calls if call.method == "GetPreferredAllocation"]
-
-    assert len(asked) == 2, "the sidecar takes from the init container without a question"
-    assert held["side", MEM] < held["init", MEM]
-    (kept,) = held["init", MEM] - held["side", MEM]
-    assert asked[1].must_include == (kept,)
-    assert asked[1].size == 3
-    assert set(asked[1].ids) == {"m00", "m01", "m02", "m03", "m04"} - held["side", MEM]
-
-
-async def test_a_failed_resource_leaves_the_earlier_one_taken_until_the_next_admission(
-    rig: Rig,
-) -> None:
-    """Partial allocations stay with the failed pod, and are taken back lazily."""
-    await rig.serve()
-    rig.service.before_allocate = refuse_second(rig)
-    admission = await rig.kubelet.admit(pod("p", container(mem=2, core=5)))
-    left = rig.kubelet.held("uid-p")
-    rig.service.before_allocate = None
-    await rig.kubelet.admit(pod("q", container(mem=15, core=100)))
-
-    assert not admission.is_admitted
-    assert len(left) == 1
-    assert rig.kubelet.held("uid-p") == {}
-    assert len(rig.kubelet.held("uid-q")) == 2
-
-
-def refuse_second(rig: Rig) -> Callable[..., Awaitable[None]]:
-    """Refuses the second Allocate that comes."""
-
-    async def second(*_: object) -> None:
-        if sum(call == "allocate" for call, _, _ in rig.service.calls) == 2:
-            await refuse()
-
-    return second
-
-
-async def test_an_unknown_resource_is_skipped_in_silence(rig: Rig) -> None:
-    """The pod starts without a device, as on a node where the plugin has never been."""
-    await rig.kubelet.start()
-    admission = await rig.kubelet.admit(pod("p", container(mem=2)))
-
-    assert admission.is_admitted
-    assert rig.kubelet.held("uid-p") == {}
-
-
-async def test_too_few_devices_are_said_so_without_asking_the_plugin(rig: Rig) -> None:
-    """The kubelet's own words."""
-    await rig.serve()
-    admission = await rig.kubelet.admit(pod("p", container(mem=16)))
-
-    assert admission.message == (
-        "Pod was rejected: Allocate failed due to requested number of devices unavailable for"
-        f" {MEM}. Requested: 16, Available: 15, which is unexpected"
-    )
-    assert rig.service.calls == []
+    assert kubelet.allocatable(A) == 1
 
 
 async def test_a_pod_admitted_again_keeps_what_it_has_without_a_call(rig: Rig) -> None:
@@ -137,14 +101,10 @@ async def test_a_pod_admitted_again_keeps_what_it_has_without_a_call(rig: Rig) -
     await rig.serve()
     await rig.kubelet.admit(pod("p", container(mem=2)))
     calls = len(rig.kubelet.calls)
-    again = await rig.kubelet.admit(pod("p", container(mem=2)))
 
-    assert again.is_admitted
+    assert (await rig.kubelet.admit(pod("p", container(mem=2)))).is_admitted
     assert len(rig.kubelet.calls) == calls
-
-    changed = await rig.kubelet.admit(pod("p", container(mem=3)))
-
-    assert "changed request" in changed.message
+    assert "changed request" in (await rig.kubelet.admit(pod("p", container(mem=3)))).message
 
 
 async def test_a_plugin_that_is_gone_leaves_capacity_for_five_minutes(short_dir: Path) -> None:
@@ -155,84 +115,12 @@ async def test_a_plugin_that_is_gone_leaves_capacity_for_five_minutes(short_dir:
     await rig.serve()
     await rig.stop_endpoints()
     await rig.offered(MEM, 0)
-    admission = await kubelet.admit(pod("p", container(mem=1)))
     during = kubelet.capacity(MEM)
     now[0] += 301
     after = kubelet.capacity(MEM)
     await kubelet.stop()
 
-    assert "no healthy devices present; cannot allocate unhealthy devices" in admission.message
     assert (during, after) == (15, 0)
-
-
-async def test_a_restart_wipes_sockets_and_remembers_who_holds_what(rig: Rig) -> None:
-    """Plain files and directories stay; the resource is known, with no device, until it returns."""
-    await rig.serve()
-    await rig.kubelet.admit(pod("p", container(mem=2)))
-    held = rig.kubelet.held("uid-p")
-    (rig.directory.path / "DEPRECATION").write_text("x", "utf-8")
-    await rig.stop_endpoints()
-    await rig.kubelet.restart()
-
-    assert rig.sockets() == set()
-    assert (rig.directory.path / "DEPRECATION").exists()
-    assert (rig.kubelet.capacity(MEM), rig.kubelet.allocatable(MEM)) == (0, 0)
-    assert rig.kubelet.held("uid-p") == held
-
-    refused = await rig.kubelet.admit(pod("q", container(mem=1)))
-
-    assert "no healthy devices present" in refused.message
-
-
-async def test_a_container_started_again_gets_the_answer_of_its_admission(rig: Rig) -> None:
-    """PreStart each time while registered, none while not; Allocate never again."""
-    await rig.serve()
-    await rig.kubelet.admit(pod("p", container(mem=2)))
-    first = await rig.kubelet.start_container("uid-p", "main")
-    await rig.kubelet.start_container("uid-p", "main")
-    await rig.stop_endpoints()
-    await rig.kubelet.restart()
-    after = await rig.kubelet.start_container("uid-p", "main")
-    calls = [call.method for call in rig.kubelet.calls]
-
-    assert after == first
-    assert calls.count("Allocate") == 1
-    assert calls.count("PreStartContainer") == 2
-
-
-async def test_a_key_that_two_resources_set_is_won_by_either(rig: Rig) -> None:
-    """At each start again; and the container's own environment stands over both."""
-    await rig.serve()
-    await rig.kubelet.admit(pod("p", container(mem=2, core=5)))
-    winners = {(await rig.kubelet.start_container("uid-p", "main")).env["FROM"] for _ in range(30)}
-    own = dataclasses.replace(container(mem=2), env={"FROM": "the pod"})
-    await rig.kubelet.admit(pod("q", own))
-
-    assert winners == {MEM, CORE}
-    assert (await rig.kubelet.start_container("uid-q", "main")).env["FROM"] == "the pod"
-
-
-async def test_a_pod_admitted_before_the_plugin_came_is_allocated_at_its_start(rig: Rig) -> None:
-    """The one path on which Allocate is not part of an admission."""
-    await rig.kubelet.start()
-    await rig.kubelet.admit(pod("p", container(mem=2)))
-    rig.mem.publish(mem_cards(15))
-    rig.run(rig.mem)
-    await rig.offered(MEM, 15)
-    start = await rig.kubelet.start_container("uid-p", "main")
-
-    assert start.env["FROM"] == MEM
-    assert len(rig.kubelet.held("uid-p")["main", MEM]) == 2
-
-
-async def test_devices_come_back_when_a_pod_ends_and_only_then(rig: Rig) -> None:
-    """A finished pod's devices are noticed at the next admission."""
-    await rig.serve()
-    await rig.kubelet.admit(pod("p", container(mem=15)))
-    assert not (await rig.kubelet.admit(pod("q", container(mem=15)))).is_admitted
-    rig.kubelet.finish("uid-p")
-
-    assert (await rig.kubelet.admit(pod("r", container(mem=15)))).is_admitted
 
 
 async def test_a_list_before_the_sources_are_ready_takes_nothing_back(rig: Rig) -> None:
@@ -268,41 +156,6 @@ async def test_a_kubelet_that_was_started_again_lists_the_pods_that_it_has_added
     assert rig.kubelet.held("uid-q") == held
 
 
-async def test_a_list_inside_an_allocate_can_make_it_give_a_device_twice(rig: Rig) -> None:
-    """Kubernetes #137534: what a plugin must not provoke, and must notice."""
-    await rig.serve(units=2)
-    await rig.kubelet.admit(pod("old", container(core=1)))
-    reached, go_on = asyncio.Event(), asyncio.Event()
-
-    async def wait(*_: object) -> None:
-        reached.set()
-        await go_on.wait()
-
-    rig.service.before_allocate = wait
-    first = asyncio.create_task(rig.kubelet.admit(pod("p", container(mem=1))))
-    await reached.wait()
-    rig.kubelet.finish("uid-old")
-    client = PodResources(rig.kubelet.pod_resources_socket)
-    await client.list()
-    await client.close()
-    go_on.set()
-    await first
-    await rig.kubelet.admit(pod("q", container(mem=2)))
-
-    assert rig.kubelet.held("uid-p")["main", MEM] < rig.kubelet.held("uid-q")["main", MEM]
-
-
-async def test_a_later_step_may_reject_a_pod_that_was_allocated(rig: Rig) -> None:
-    """The plugin is not told."""
-    await rig.serve()
-    rig.kubelet.faults.rejections_after_allocate.append("OutOfmemory")
-    admission = await rig.kubelet.admit(pod("p", container(mem=2)))
-
-    assert (admission.is_admitted, admission.reason) == (False, "OutOfmemory")
-    assert [call for call, _, _ in rig.service.calls] == ["prefer", "allocate"]
-    assert rig.kubelet.active_pods() == ()
-
-
 async def test_the_same_seed_gives_the_same_calls(short_dir: Path) -> None:
     """A failure that depends on chance can be seen again."""
     first = await calls_of_five_pods(short_dir / "1", seed=7)
@@ -323,9 +176,19 @@ async def calls_of_five_pods(root: Path, seed: int) -> list[PluginCall]:
     return [call for call in kubelet.calls if call.method != "GetDevicePluginOptions"]
 
 
-async def test_an_unknown_container_cannot_be_started(rig: Rig) -> None:
-    """A mistake of a test shows as an error."""
-    await rig.serve()
-    await rig.kubelet.admit(pod("p", StandInContainer("main", {str(Resource.MEM): 1})))
-    with pytest.raises(KubeletError, match="has no container other"):
-        await rig.kubelet.start_container("uid-p", "other")
+async def test_a_socket_that_its_plugin_removes_meanwhile_is_no_matter_to_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin that sees its list end cleans up while the next kubelet does."""
+    kubelet = StandInKubelet(tmp_path)
+    kubelet.plugin_dir.mkdir(parents=True)
+    (kubelet.plugin_dir / "p.sock").touch()
+
+    def gone_once_seen(path: Path) -> bool:
+        path.unlink()
+        return True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_socket", gone_once_seen)
+        await kubelet.start()
+    await kubelet.stop()

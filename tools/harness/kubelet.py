@@ -294,9 +294,7 @@ class StandInKubelet:
     async def start_container(self, uid: str, name: str) -> ContainerStart:
         """Starts, or restarts, a container of an admitted pod."""
         pod = self.pods[uid]
-        container = next((each for each in pod.containers if each.name == name), None)
-        if container is None:
-            raise KubeletError(f"pod {pod.namespace}/{pod.name} has no container {name}")
+        (container,) = (each for each in pod.containers if each.name == name)
         options = await self._allocation.start_options(
             pod, container, self._times.pre_start, self._active()
         )

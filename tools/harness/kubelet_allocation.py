@@ -54,10 +54,16 @@ class Allocation:
             if not self._book.knows(resource) or container.limits[resource] == 0:
                 continue
             ids = self._book.ids_of(pod.uid, container.name, resource)
+            link = self._link(resource)
+            if ids is None and link.options is not None and link.options.pre_start_required:
+                raise KubeletError(
+                    f"no devices found allocated in local cache for pod {pod.uid}, container "
+                    f"{container.name}, resource {resource}"
+                )
             if ids is None:
                 is_lacking = True
                 continue
-            await self._link(resource).pre_start(self._shuffle(ids), seconds)
+            await link.pre_start(self._shuffle(ids), seconds)
         if is_lacking:  # admitted while the resource was unknown
             await self._allocate_resources(pod, container, active)
         return self._merge(pod, container)

@@ -1,6 +1,6 @@
 """The stand-in kubelet's registration server and the links it makes.
 
-One slot for each resource name, as in kubelets up to 1.36.2: the plugin that registers last
+One slot for each resource name, as in kubelets up to 1.36.3: the plugin that registers last
 takes the slot, and when an older stream of the same name ends, the newer one is
 disconnected with it. With `keys_by_socket` links are told apart by socket, as later
 kubelets do (kubernetes #135437).
