@@ -196,7 +196,7 @@ class Cluster:
         fitting = scores(judged)
         best = max(fitting.values(), default=0.0)
         equal = sorted(name for name, score in fitting.items() if score == best)
-        keeps_all = self.extender._keeps is FilterKeeps.ALL
+        keeps_all = self.extender.keeps is FilterKeeps.ALL
         kept = sorted(fitting) if keeps_all else equal[:MOST_NODES]
         lost = {
             name: f"fits, but {equal[0]} {'comes first' if name in equal else 'fits better'}"

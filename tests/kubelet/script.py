@@ -69,7 +69,7 @@ class _Servicer(DevicePluginServicer):
     options_error = ""
 
     async def options(self, request: pb.Empty, context: Any) -> pb.DevicePluginOptions:
-        self.calls.append(f"{self._resource} GetDevicePluginOptions")
+        self.calls.append(f"{self.resource} GetDevicePluginOptions")
         if self.options_error:
             await context.abort(grpc.StatusCode.INTERNAL, self.options_error)
         return await super().options(request, context)
@@ -78,7 +78,7 @@ class _Servicer(DevicePluginServicer):
         return await super()._answer(*words, seconds=seconds)
 
     async def list_and_watch(self, request: pb.Empty, context: Any) -> None:
-        self.calls.append(f"{self._resource} ListAndWatch")
+        self.calls.append(f"{self.resource} ListAndWatch")
         await super().list_and_watch(request, context)
 
 

@@ -73,14 +73,8 @@ class _NoRoomError(ClusterError):
 class Binder:
     """Binds one pod after the other or many at once; no two attempts for one pod."""
 
-    def __init__(
-        self,
-        ledger: ClusterLedger,
-        api: ApiServer,
-        view: View,
-        now_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
-        self._ledger, self._api, self._view, self._now_ns = ledger, api, view, now_ns
+    def __init__(self, ledger: ClusterLedger, api: ApiServer, view: View) -> None:
+        self._ledger, self._api, self._view = ledger, api, view
         self._binding: set[PodRef] = set()
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -150,7 +144,7 @@ class Binder:
         # kube-scheduler sends whatever has our resource in its spec, also "0" of it.
         hold = self._reserve(pod, node) if pod.request.asks_units else None
         offer = self._ledger.offers.get(node)
-        wish = wish_annotations(hold, self._now_ns(), pod.annotations, offer) if hold else {}
+        wish = wish_annotations(hold, time.time_ns(), pod.annotations, offer) if hold else {}
         try:
             return await bind_pod(self._api, pod, node, wish, self._seconds)
         except NotBoundError:

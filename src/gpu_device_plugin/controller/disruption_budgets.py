@@ -49,13 +49,7 @@ class DisruptionBudgets:
         self._api = api
         self.found: dict[str, Budget] = {}
         listener = listen_by_key(_key, lambda: self.found, self._put, self._drop)
-        self._reflection = Reflection(api, Source(_PATH, "", is_optional=True), Budget, listener)
-        self.run = self._reflection.run
-
-    @property
-    def trouble(self) -> str:
-        """Why what is known of them is not current; empty if it is."""
-        return self._reflection.trouble
+        self.reflection = Reflection(api, Source(_PATH, "", is_optional=True), Budget, listener)
 
     def _put(self, budget: Budget) -> None:
         self.found[_key(budget)] = budget
@@ -74,7 +68,7 @@ class DisruptionBudgets:
         ]
         looked_into = budgets[:_MOST]
         unknown = {budget.metadata.namespace for budget in budgets[_MOST:]}
-        if not self._reflection.is_synced:
+        if not self.reflection.is_synced:
             unknown |= spaces
         members: dict[str, list[str]] = {}
         try:

@@ -165,7 +165,7 @@ class Controller:
         loops += [
             self._watch.run_nodes,
             self._watch.run_pods,
-            self.budgets.run,
+            self.budgets.reflection.run,
             self._leader.run,
             self.models.run,
             self._waiting_claims.run,
@@ -249,8 +249,8 @@ class Controller:
         role = self._trouble() or self.leadership.standby() or "leads"
         text = f"ready: {len(self.ledger.offers)} nodes with cards; {role}"
         text += f"; the watch has been silent for {self._watch.news_seconds:.0f} s"
-        for trouble in filter(None, (self.budgets.trouble, self._unhealthy.reflection.trouble)):
-            text += f"; {trouble}"
+        for followed in (self.budgets.reflection, self._unhealthy.reflection):
+            text += f"; {followed.trouble}" if followed.trouble else ""
         return ReadyState(is_ready=True, text=text)
 
     async def _page(self, accept: str) -> Page:

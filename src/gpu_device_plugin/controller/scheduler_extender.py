@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 from gpu_device_plugin.controller.card_arrays import Judged
@@ -36,22 +37,18 @@ _SEARCH_SECONDS = 1.0
 """After which no further node is searched for victims where one is found."""
 
 
+@dataclass(eq=False)
 class Extender:
-    """Answers filter, prioritize, preempt and inspect from the ledger."""
+    """Answers filter, prioritize, preempt and inspect from the ledger.
 
-    def __init__(
-        self,
-        ledger: ClusterLedger,
-        budgets: Callable[[Collection[PodRef]], Awaitable[CountBroken]],
-        keeps: FilterKeeps = FilterKeeps.AUTO,
-        turn_seconds: float = TURN_SECONDS,
-    ) -> None:
-        """An answer keeps the loop for `turn_seconds`, but for one node at least.
+    An answer keeps the loop for `turn_seconds`, but for one node at least. `budgets` tells, of pods that may be
+    evicted, how many evictions are not allowed.
+    """
 
-        `budgets` tells, of pods that may be evicted, how many evictions are not allowed.
-        """
-        self._ledger, self._budgets = ledger, budgets
-        self._keeps, self._turn_seconds = keeps, turn_seconds
+    ledger: ClusterLedger
+    budgets: Callable[[Collection[PodRef]], Awaitable[CountBroken]]
+    keeps: FilterKeeps = FilterKeeps.AUTO
+    turn_seconds: float = TURN_SECONDS
 
     async def filter(self, body: bytes) -> bytes:
         """Keep the nodes that fit, or of these the best, with a reason for each of the others."""
@@ -62,8 +59,8 @@ class Extender:
         if not question.pod.asks_units:
             return filter_answer(question, question.names, ())
         judged = await self._judge(question)
-        wants_all = self._keeps is FilterKeeps.AUTO and question.has_preferences
-        is_bounded = not wants_all and self._keeps is not FilterKeeps.ALL
+        wants_all = self.keeps is FilterKeeps.AUTO and question.has_preferences
+        is_bounded = not wants_all and self.keeps is not FilterKeeps.ALL
         kept = judged.keep(MOST_NODES) if is_bounded else judged.scores()[0].tolist()
         why = [(self._reason(each, names), each.is_final, names) for each, names in judged.misfits]
         return filter_answer(question, kept, why)
@@ -72,7 +69,7 @@ class Extender:
         """With the card of which the largest part is free, where no card has enough: the sum of a node tells nothing."""
         if misfit.text != NOT_ENOUGH_TEXT or len(names) > _MOST_LOOKED_AT:
             return misfit.text
-        rooms = (room for name in names for room in self._ledger.rooms(name))
+        rooms = (room for name in names for room in self.ledger.rooms(name))
         best = max(rooms, key=lambda room: (room.free_milli, room.free_mem), default=None)
         if best is None or not best.free_milli:
             return f"{misfit.text}: no card has anything left"
@@ -93,9 +90,9 @@ class Extender:
         asked = read_preemption(body)
         if not asked.pod.asks_units:
             return preemption_answer(asked.victims)
-        turns, kept = Turns(self._turn_seconds), dict[str, Victims]()
-        checks = self._ledger.checks(asked.pod)
-        asking = cache(lambda: asyncio.ensure_future(self._budgets(self._evictable(asked))))
+        turns, kept = Turns(self.turn_seconds), dict[str, Victims]()
+        checks = self.ledger.checks(asked.pod)
+        asking = cache(lambda: asyncio.ensure_future(self.budgets(self._evictable(asked))))
         enough = time.monotonic() + _SEARCH_SECONDS
 
         async def budgets() -> CountBroken:
@@ -108,7 +105,7 @@ class Extender:
         for name, proposed in asked.victims.items():
             if kept and time.monotonic() > enough:
                 break  # kube-scheduler needs one node
-            found = await choose_victims(self._ledger, name, checks, proposed, budgets)
+            found = await choose_victims(self.ledger, name, checks, proposed, budgets)
             if found is not None:
                 kept[name] = found
             await turns.give()
@@ -117,34 +114,34 @@ class Extender:
     def _evictable(self, asked: Preemption) -> Collection[PodRef]:
         """Pods of all of these nodes that may have to go."""
         priority = asked.pod.standing.priority
-        return {ref for name in asked.victims for ref in self._ledger.evictable(name, priority)}
+        return {ref for name in asked.victims for ref in self.ledger.evictable(name, priority)}
 
     async def _judge(self, question: Question) -> Judged:
         """Which nodes fit, with their scores; the others, with why."""
-        turns, checks = Turns(self._turn_seconds), self._ledger.checks(question.pod)
-        await turns.finish(self._ledger.count())
-        found = self._ledger.judge(question.names, checks)
+        turns, checks = Turns(self.turn_seconds), self.ledger.checks(question.pod)
+        await turns.finish(self.ledger.count())
+        found = self.ledger.judge(question.names, checks)
         for alike in found.left:
-            for same in self._ledger.still_alike(alike):
-                found.decide(same, self._ledger.fit(same[0], checks))
+            for same in self.ledger.still_alike(alike):
+                found.decide(same, self.ledger.fit(same[0], checks))
             await turns.give()
         return found
 
     async def inspect(self, node: str | None) -> tuple[int, bytes]:
-        known = sorted(n for n, offer in self._ledger.offers.items() if resources_of(offer.mode))
+        known = sorted(n for n, offer in self.ledger.offers.items() if resources_of(offer.mode))
         if node is not None and node not in known:
-            why = self._ledger.left_out.get(node) or f"no node {node} with slices"
+            why = self.ledger.left_out.get(node) or f"no node {node} with slices"
             return 404, json.dumps({"error": why}).encode()
-        turns, found = Turns(self._turn_seconds), []
+        turns, found = Turns(self.turn_seconds), []
         for name in known if node is None else [node]:
-            if name in self._ledger.offers:
+            if name in self.ledger.offers:
                 found.append(self._inspected(name))
             await turns.give()
         return 200, json.dumps({"nodes": found}).encode()
 
     def _inspected(self, name: str) -> dict[str, object]:
-        offer, rooms = self._ledger.offers[name], self._ledger.rooms(name)
-        holds = [(hold.pod, hold.by_card()) for hold in self._ledger.holds(name)]
+        offer, rooms = self.ledger.offers[name], self.ledger.rooms(name)
+        holds = [(hold.pod, hold.by_card()) for hold in self.ledger.holds(name)]
         devices = [
             {
                 "id": room.card.index,

@@ -1,7 +1,7 @@
 """The webhook for pods: models, drivers and profiles by label."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -25,23 +25,22 @@ from gpu_device_plugin.kubernetes.objects.admission_review import (
 _log = structlog.get_logger("webhook")
 
 
+@dataclass(eq=False)
 class Webhook:
-    """Answers what the API server asks before a pod is stored; it changes nothing by itself."""
+    """Answers what the API server asks before a pod is stored; it changes nothing by itself.
 
-    def __init__(
-        self,
-        rules: ModelRules,
-        dialects: Mapping[Dialect, MemoryUnit],
-        card_units: Callable[[], Collection[int]],
-        judged: Callable[[str], None],
-        *,
-        needs_model: bool,
-    ) -> None:
-        """`card_units` are the different numbers of units that cards of the cluster have."""
-        self._rules, self._dialects, self._judged = rules, dialects, judged
-        self._card_units = card_units
-        self._droppable = frozenset(each.dropped for each in dialects if each.dropped)
-        self._needs_model = needs_model
+    `card_units` are the different numbers of units that cards of the cluster have.
+    """
+
+    rules: ModelRules
+    dialects: Mapping[Dialect, MemoryUnit]
+    card_units: Callable[[], Collection[int]]
+    judged: Callable[[str], None]
+    needs_model: bool
+
+    @property
+    def _droppable(self) -> frozenset[str]:
+        return frozenset(each.dropped for each in self.dialects if each.dropped)
 
     async def mutate(self, body: bytes) -> bytes:
         """The answer to one AdmissionReview.
@@ -51,10 +50,10 @@ class Webhook:
         review = read_review(body)
         if review.pod is None:
             return allow_pod(review.uid)
-        namespace = await self._rules.namespace_labels(review.namespace)
+        namespace = await self.rules.namespace_labels(review.namespace)
         pod = replace(review.pod, namespace=namespace)
-        rules = self._rules
-        found = admit(pod, rules.profile, rules.catalogue, needs_model=self._needs_model)
+        rules = self.rules
+        found = admit(pod, rules.profile, rules.catalogue, needs_model=self.needs_model)
         translated = self._translate(review)
         if isinstance(found, Denied):
             return self._refuse(review, found)
@@ -63,12 +62,12 @@ class Webhook:
         resources, cards, dropped = translated
         if cards > 1:
             found = replace(found, labels={**found.labels, COUNT_LABEL: str(cards)})
-        self._judged("admitted")
+        self.judged("admitted")
         told = "is left out: slices have no such rank"
         return patch_pod(review, found, resources, [f"{name} {told}" for name in sorted(dropped)])
 
     def _refuse(self, review: Review, why: Denied) -> bytes:
-        self._judged("refused")
+        self.judged("refused")
         _log.info("pod refused", pod=f"{review.namespace}/{review.name}", error=why.text)
         return deny_pod(review.uid, why.text)
 
@@ -81,7 +80,7 @@ class Webhook:
         """
         found: dict[str, Mapping[str, Any]] = {}
         counts, dropped = {1}, set[str]()
-        for each in review.resources() if self._dialects else ():
+        for each in review.resources() if self.dialects else ():
             dropped |= self._droppable & each.limits.keys()
             new = self._of_container(each)
             if isinstance(new, Denied):
@@ -105,7 +104,7 @@ class Webhook:
         self, each: ContainerResources
     ) -> tuple[Mapping[str, Any], int] | Denied | None:
         """The new resources of one container and its number of cards; None where it stays as it is."""
-        spoken = [dialect for dialect in self._dialects if dialect.is_spoken(each.limits)]
+        spoken = [dialect for dialect in self.dialects if dialect.is_spoken(each.limits)]
         if not spoken:
             is_dropped = self._droppable & each.limits.keys()
             return (each.rename(self._droppable, {}), 1) if is_dropped else None
@@ -114,7 +113,7 @@ class Webhook:
             amounts = each.amounts(dialect.names)
         except ClusterError as error:
             return Denied(str(error))
-        new = translate_amounts(dialect, amounts, self._dialects[dialect], self._card_units)
+        new = translate_amounts(dialect, amounts, self.dialects[dialect], self.card_units)
         twice = sorted(new.amounts.keys() & each.limits.keys())
         if twice or len(spoken) > 1:
             names = ", ".join(twice or [each.core for each in spoken])

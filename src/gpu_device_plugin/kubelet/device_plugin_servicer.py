@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -87,22 +88,15 @@ class StreamWatch:
         self._look.set()
 
 
+@dataclass(eq=False)
 class DevicePluginServicer:
     """Answers the kubelet for one resource, over one socket."""
 
-    def __init__(
-        self,
-        resource: str,
-        service: DeviceService,
-        options: pb.DevicePluginOptions,
-        device_list: DeviceList,
-        streams: StreamWatch,
-    ) -> None:
-        self._resource = resource
-        self._service = service
-        self._options = options
-        self._list = device_list
-        self._streams = streams
+    resource: str
+    service: DeviceService
+    given_options: pb.DevicePluginOptions
+    device_list: DeviceList
+    streams: StreamWatch
 
     def method_table(self) -> grpc.GenericRpcHandler:
         """The calls by name, for a server; lists are sent as encoded bytes."""
@@ -121,19 +115,19 @@ class DevicePluginServicer:
 
     async def options(self, _request: pb.Empty, _context: Any) -> pb.DevicePluginOptions:
         """Called by the kubelet during Register, so it waits for nothing."""
-        return self._options
+        return self.given_options
 
     async def list_and_watch(self, _request: pb.Empty, context: Any) -> None:
         """Send the list now and after every change, until either side ends the stream."""
-        self._streams.opened()
+        self.streams.opened()
         try:
-            while self._list.is_offered and not self._streams.is_closing:
-                changed = self._list.changed
-                await context.write(self._list.message)
-                self._streams.sent()
+            while self.device_list.is_offered and not self.streams.is_closing:
+                changed = self.device_list.changed
+                await context.write(self.device_list.message)
+                self.streams.sent()
                 await changed.wait()
         finally:
-            self._streams.ended()
+            self.streams.ended()
 
     async def prefer(
         self, request: pb.PreferredAllocationRequest, context: Any
@@ -144,8 +138,8 @@ class DevicePluginServicer:
             chosen = await self._answer(
                 context,
                 "GetPreferredAllocation",
-                self._service.prefer(
-                    self._resource,
+                self.service.prefer(
+                    self.resource,
                     tuple(asked.available_deviceIDs),
                     tuple(asked.must_include_deviceIDs),
                     asked.allocation_size,
@@ -158,9 +152,7 @@ class DevicePluginServicer:
         response = pb.AllocateResponse()
         for asked in request.container_requests:
             edits = await self._answer(
-                context,
-                "Allocate",
-                self._service.allocate(self._resource, tuple(asked.devices_ids)),
+                context, "Allocate", self.service.allocate(self.resource, tuple(asked.devices_ids))
             )
             response.container_responses.append(_container_response(edits))
         return response
@@ -171,7 +163,7 @@ class DevicePluginServicer:
         await self._answer(
             context,
             "PreStartContainer",
-            self._service.pre_start(self._resource, tuple(request.devices_ids)),
+            self.service.pre_start(self.resource, tuple(request.devices_ids)),
             seconds=PRE_START_DEADLINE_SECONDS,
         )
         return pb.PreStartContainerResponse()
@@ -189,13 +181,13 @@ class DevicePluginServicer:
             async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
-            text = f"{call} of {self._resource}: no answer after {seconds:g} s"
-            _log.error("call timed out", call=call, resource=self._resource)
+            text = f"{call} of {self.resource}: no answer after {seconds:g} s"
+            _log.error("call timed out", call=call, resource=self.resource)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, text)
             raise
         except GpuPluginError as error:
             if not isinstance(error, RefusalError):
-                _log.error("call failed", call=call, resource=self._resource, error=str(error))
+                _log.error("call failed", call=call, resource=self.resource, error=str(error))
             await context.abort(status_of(error), str(error))
             raise
 

@@ -149,7 +149,7 @@ class ApiCluster:
     @property
     def taken_out_trouble(self) -> str:
         """Why it is not known which cards an operator takes out now; empty where it is."""
-        return self._taken_out.trouble
+        return self._taken_out.reflection.trouble
 
     @property
     def installation(self) -> str:
@@ -183,7 +183,7 @@ class ApiCluster:
         return [
             self._pods.run(),
             self._node.run(),
-            self._taken_out.run(),
+            self._taken_out.reflection.run(),
             self._metadata.run(),
             self._annotations.run(),
             self._events.run(),

@@ -5,7 +5,6 @@ Where the API server does not answer, or refuses, each method raises ClusterErro
 
 import asyncio
 import datetime
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,17 +31,10 @@ class Lease:
     Clocks of replicas are never compared: what counts is for how long we saw no change.
     """
 
-    def __init__(
-        self,
-        api: ApiServer,
-        name: LeaseName,
-        lease_seconds: float,
-        utc_now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
-    ) -> None:
+    def __init__(self, api: ApiServer, name: LeaseName, lease_seconds: float) -> None:
         """Others take over when nothing was renewed for `lease_seconds`."""
         self.holder = ""  # who held it when we looked last; "" for nobody
-        self.name, self._lease_seconds = name, lease_seconds
-        self._api, self._utc_now = api, utc_now
+        self._api, self.name, self._lease_seconds = api, name, lease_seconds
         self._own: Document | None = None  # as we wrote it last, if nobody is known to have since
         self._seen: object = None
         self._seen_at = 0.0
@@ -89,7 +81,7 @@ class Lease:
 
     def _held_lease(self, before: Document) -> dict[str, Any]:
         spec = dict(before.get("spec") or {})
-        now = self._utc_now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if spec.get("holderIdentity") != self.name.identity:
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + bool(spec)
             spec["acquireTime"] = now

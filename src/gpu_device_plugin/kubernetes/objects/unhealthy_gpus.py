@@ -54,15 +54,9 @@ class TakenOutWatch:
         def replace(found: Sequence[UnhealthyGpus]) -> None:
             on_change(found[0].operators if found else ())
 
-        self._reflection = Reflection(
+        self.reflection = Reflection(
             api,
             Source(COLLECTION, f"metadata.name={PREFIX}{node}", is_optional=True),
             UnhealthyGpus,
             ObjectListener(replace, lambda found: replace((found,)), lambda _: replace(())),
         )
-        self.run = self._reflection.run
-
-    @property
-    def trouble(self) -> str:
-        """Why the entries are not current; empty if they are."""
-        return self._reflection.trouble

@@ -49,33 +49,28 @@ def plain(name: str, text: str, value: Callable[[_Moment], float | None]) -> Fam
     return Family(name, text, (), lambda now: [((), value(now))], is_always=False)
 
 
+@dataclass(frozen=True, slots=True)
 class FamilyOf(Generic[_Moment, _Each]):
     """Makes metrics that have a series for each of `things`, with labels of these names and values."""
 
-    def __init__(
-        self,
-        things: Callable[[_Moment], Iterable[_Each]],
-        names: Sequence[str],
-        values: Callable[[_Each], Sequence[str]],
-        *,
-        is_always: bool = True,
-    ) -> None:
-        self._things, self._names, self._values = things, names, values
-        self._is_always = is_always  # see `Family`
+    things: Callable[[_Moment], Iterable[_Each]]
+    names: Sequence[str]
+    values: Callable[[_Each], Sequence[str]]
+    is_always: bool = True  # see `Family`
 
     def __call__(
         self, name: str, text: str, value: Callable[[_Each], float | None]
     ) -> Family[_Moment]:
         def rows(now: _Moment) -> Rows:
-            return ((self._values(each), value(each)) for each in self._things(now))
+            return ((self.values(each), value(each)) for each in self.things(now))
 
-        return Family(name, text, self._names, rows, self._is_always)
+        return Family(name, text, self.names, rows, self.is_always)
 
     def told(self, name: str, text: str, label: str) -> Family[_Moment]:
         """A metric that is 1 for each thing with that attribute, which is one more label."""
 
         def rows(now: _Moment) -> Rows:
-            known = ((each, getattr(each, label)) for each in self._things(now))
-            return (((*self._values(each), value), 1) for each, value in known if value)
+            known = ((each, getattr(each, label)) for each in self.things(now))
+            return (((*self.values(each), value), 1) for each, value in known if value)
 
-        return Family(name, text, (*self._names, label), rows, self._is_always)
+        return Family(name, text, (*self.names, label), rows, self.is_always)
