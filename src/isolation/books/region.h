@@ -53,7 +53,7 @@ struct region_card {
 	_Atomic uint64_t refilled_ns;  /* credit is paid up to here */
 	_Atomic uint64_t busy_ns;      /* card time had, in all */
 	_Atomic uint64_t throttled_ns; /* time launches waited for credit, in all */
-	_Atomic uint64_t idle_since_ns;
+	uint64_t reserved2;            /* of earlier builds: since when it is idle */
 	/* the process that has the slice's lease, or had it last: see compute/turns.c */
 	_Atomic uint64_t lease;
 	_Atomic uint64_t turn_ns; /* what the one that was let go last had had by then */

@@ -242,9 +242,8 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 
 static void become_idle(struct meter *meter)
 {
-	meter->is_mixed = meter->is_learning = false;
-	meter->aside_ns = 0;
-	meter->more_ns = 0;
+	meter->is_mixed = false;
+	meter->aside_ns = meter->more_ns = 0;
 }
 
 /* What has no event behind it has ended. */

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { METER_EVENTS = 128, METER_PLACES = 8192 };
+enum { METER_EVENTS = 128, METER_PLACES = 1 << 17 };
 
 /* What a call takes the driver that does not wait, or less. */
 #define METER_CALL_NS 10000u
@@ -95,8 +95,7 @@ struct meter {
 	uint64_t slack_ns;  /* launches were charged so much less than is known of them */
 	bool is_polled;     /* by some thread, just now, */
 	uint32_t users;     /* and so many launch: the meter does not end meanwhile */
-	bool is_mixed;      /* several streams since the card was idle, */
-	bool is_learning;   /* and copies that were not measured before */
+	bool is_mixed;      /* several streams since the card was idle */
 	CUstream stream;    /* of the last launch; it may be gone */
 	struct work tail;   /* behind the last event */
 	uint32_t count, spare_count;
@@ -128,7 +127,7 @@ struct meter_launch {
 	uint64_t now_ns;     /* when it was let go */
 	uint64_t blocked_ns; /* since when neighbours keep it from the card; 0: they do not */
 	CUstream stream;
-	struct context_scope there; /* the stream's context */
+	bool is_first; /* behind an event: when the card had it counts */
 };
 
 /* A wait for work, between its two halves. */
@@ -179,6 +178,7 @@ int64_t credit_inflight(int card);
 /* How many other processes have; those that died with work out too, until somebody looks. */
 unsigned credit_others(int card);
 
+int64_t credit_saved(int card);
 /* Credit, less what is launched and not yet spent; with none left nothing may be launched. */
 int64_t credit_balance(int card);
 

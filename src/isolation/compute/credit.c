@@ -15,8 +15,6 @@
 #define BUSY_LIMIT_NS 1000000000LL
 /* Shorter busy periods wait for the next time. */
 #define EARN_EVERY_NS 20000u
-/* Idle this long, the larger savings lapse. */
-#define LAPSE_NS 50000000ull
 
 /* More than a day is nobody's debt, savings or work: somebody wrote over the region. */
 #define NEVER_NS 86400000000000LL
@@ -54,15 +52,6 @@ static void add(struct region_card *card, int64_t earned, int64_t limit)
 	} while (!atomic_compare_exchange_weak(&card->credit_ns, &old, fresh));
 }
 
-static void lapse(struct region_card *card)
-{
-	int64_t old = atomic_load(&card->credit_ns);
-
-	while (old > CREDIT_IDLE_NS &&
-	       !atomic_compare_exchange_weak(&card->credit_ns, &old, CREDIT_IDLE_NS))
-		;
-}
-
 void credit_earn(int card, bool is_busy, uint64_t now_ns)
 {
 	struct region_card *own = books(card);
@@ -75,8 +64,6 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 	slice_follow_limits();
 	const uint32_t percent = slice_limits()->cards[card].core_percent;
 
-	if (is_busy)
-		atomic_store(&own->idle_since_ns, 0);
 	if (!last_ns) {
 		add(own, FIRST_NS, FIRST_NS);
 		return;
@@ -85,13 +72,6 @@ void credit_earn(int card, bool is_busy, uint64_t now_ns)
 
 	add(own, (int64_t)(passed_ns / 100 * percent + passed_ns % 100 * percent / 100),
 	    is_busy ? BUSY_LIMIT_NS : CREDIT_IDLE_NS);
-	if (is_busy)
-		return;
-	uint64_t since_ns = 0;
-
-	if (!atomic_compare_exchange_strong(&own->idle_since_ns, &since_ns, last_ns) &&
-	    now_ns - since_ns > LAPSE_NS)
-		lapse(own);
 }
 
 void credit_spend(int card, uint64_t busy_ns, bool is_free)
@@ -108,7 +88,8 @@ void credit_put_out(int card, int64_t kernels_ns, int64_t copies_ns)
 
 	if (slot >= 0)
 		atomic_fetch_add(&books(card)->inflight_ns[slot], kernels_ns);
-	atomic_fetch_sub(&books(card)->credit_ns, copies_ns);
+	if (copies_ns)
+		atomic_fetch_sub(&books(card)->credit_ns, copies_ns);
 }
 
 int64_t credit_inflight(int card)
@@ -137,9 +118,14 @@ unsigned credit_others(int card)
 	return count;
 }
 
+int64_t credit_saved(int card)
+{
+	return believed(atomic_load(&books(card)->credit_ns));
+}
+
 int64_t credit_balance(int card)
 {
-	return believed(atomic_load(&books(card)->credit_ns)) - credit_inflight(card);
+	return credit_saved(card) - credit_inflight(card);
 }
 
 void credit_note_wait(int card, uint64_t waited_ns)

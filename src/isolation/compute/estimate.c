@@ -41,28 +41,22 @@ enum {
 	SAMPLE_EVERY_MOST = 256
 };
 
-/* Where it is, else where it would be. */
-static const struct place *place_of(const struct meter *meter, uint64_t what)
+static uint64_t place_of(uint64_t what)
 {
-	const uint64_t index = (what * 0x9E3779B97F4A7C15ull) >> 51;
-	const struct place *first = &meter->places[index], *second = &meter->places[index ^ 1];
-
-	if (first->what != what && (second->what == what || (first->what && !second->what)))
-		return second;
-	return first;
+	return (what * 0x9E3779B97F4A7C15ull) >> 47;
 }
 
 /* NULL: never measured. */
 static const struct place *known_place(const struct meter *meter, uint64_t what)
 {
-	const struct place *place = place_of(meter, what);
+	const struct place *place = &meter->places[place_of(what)];
 
 	return what && place->what == what ? place : NULL;
 }
 
 static struct place *make_place(struct meter *meter, uint64_t what, uint64_t took_ns)
 {
-	struct place *place = &meter->places[place_of(meter, what) - meter->places];
+	struct place *place = &meter->places[place_of(what)];
 
 	if (place->what != what)
 		*place = (struct place){.what = what,

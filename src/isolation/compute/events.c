@@ -107,8 +107,7 @@ static CUevent make_event(CUcontext context)
 	CUevent event = NULL;
 	CUcontext current;
 	/* Of the meter's own context: a green one that is current ends before it. */
-	const bool is_elsewhere = green_is_possible() && cuda.cuCtxPushCurrent_v2 &&
-				  cuda.cuCtxPopCurrent_v2 &&
+	const bool is_elsewhere = cuda.cuCtxPushCurrent_v2 && cuda.cuCtxPopCurrent_v2 &&
 				  cuda.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
 
 	if (!cuda.cuEventCreate || cuda.cuEventCreate(&event, CU_EVENT_DEFAULT) != CUDA_SUCCESS)
@@ -121,6 +120,7 @@ static CUevent make_event(CUcontext context)
 /* Without the lock. The stream is named as the plain functions name it: the plain record serves. */
 static bool record(CUcontext context, CUevent *event, CUstream stream)
 {
+	const struct context_scope there = scope_enter(context);
 	const CUstreamCaptureMode mode = capture_exempt();
 
 	if (!*event)
@@ -129,6 +129,7 @@ static bool record(CUcontext context, CUevent *event, CUstream stream)
 		*event && cuda.cuEventRecord && cuda.cuEventRecord(*event, stream) == CUDA_SUCCESS;
 
 	capture_restore(mode);
+	scope_end(there);
 	return is_set;
 }
 

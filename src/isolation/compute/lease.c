@@ -51,8 +51,6 @@
 #define NAP_MOST_NS 1000000u
 /* A holder may give up early. */
 #define NAP_BLOCKED_NS 250000u
-/* Before two that began at the same moment ask again. */
-#define NAP_APART_NS 30000u
 
 #define SCAN_EVERY_NS 500000000ull
 #define LOOK_EVERY_NS 4000000u
@@ -231,13 +229,10 @@ static void sign(struct activity *page, bool takes_leases)
 	atomic_store_explicit(&page->is_told, 1, memory_order_relaxed);
 }
 
-/* Kernels that are out, and the copies that they wait for; others keep nobody up once known. */
-static uint64_t out_of(const struct meter *meter)
+/* Kernels that are out, and the copies that they wait for; others keep nobody up. */
+static uint64_t out_of(const struct meter *meter, int64_t inflight_ns)
 {
-	const uint64_t out_ns = (uint64_t)credit_inflight(meter->card);
-
-	return meter->is_learning || (out_ns && !meter->is_mixed) ? out_ns + meter->copies_ns
-								  : out_ns;
+	return (uint64_t)inflight_ns + (inflight_ns && !meter->is_mixed ? meter->copies_ns : 0);
 }
 
 static bool holds(const struct activity *page, uint64_t now_ns)
@@ -248,7 +243,7 @@ static bool holds(const struct activity *page, uint64_t now_ns)
 
 void lease_tell(const struct meter *meter, uint64_t now_ns)
 {
-	const uint64_t out_ns = out_of(meter);
+	const uint64_t out_ns = out_of(meter, credit_inflight(meter->card));
 	const uint64_t more_ns = out_ns ? larger(meter->more_ns, out_ns / 8) : 0;
 	struct activity *page = activity_own_page(meter->card);
 
@@ -256,7 +251,7 @@ void lease_tell(const struct meter *meter, uint64_t now_ns)
 	if (!holds(page, now_ns))
 		atomic_store(&page->hold_until_ns, 0);
 	/* What takes longer than its mean is still waited for. */
-	atomic_store(&page->out_until_ns, now_ns + out_ns + more_ns);
+	atomic_store_explicit(&page->out_until_ns, now_ns + out_ns + more_ns, memory_order_release);
 }
 
 void lease_tell_without(int card, uint64_t until_ns)
@@ -304,12 +299,6 @@ static void give_up(int card, const struct turns_lease *lease)
 	}
 }
 
-static uint64_t for_credit(const struct meter *meter, uint64_t wait_ns, uint64_t out_ns)
-{
-	return between(NAP_LEAST_NS, out_ns ? smaller(wait_ns, meter->out_ns / 2) : wait_ns,
-		       NAP_MOST_NS);
-}
-
 /* It waits for others, without a lease, and says so. */
 static uint64_t want(struct activity *page, int64_t key, uint64_t nap_ns, uint64_t now_ns)
 {
@@ -344,12 +333,9 @@ static uint64_t take(struct meter *meter, struct meter_launch *launch,
 	if (!turns_take(card, lease->word, until_ns))
 		return NAP_LEAST_NS;
 	atomic_store(&page->hold_until_ns, until_ns);
-	/*
-	 * Somebody else may have taken it at the same moment: then both ask again. Not both at the
-	 * same moment again: where a page is mapped differs by process.
-	 */
+	/* Somebody else may have taken it at the same moment: then both ask again. */
 	if (cards[card].count && look(card, key, now_ns).blocked_until_ns > now_ns)
-		return want(page, key, NAP_APART_NS + ((uintptr_t)page >> 12) % 16 * 1000, now_ns);
+		return want(page, key, NAP_LEAST_NS, now_ns);
 	atomic_store(&page->want_until_ns, 0);
 	launch->is_fresh = !lease->is_own || !is_by_itself;
 	return 0;
@@ -411,22 +397,23 @@ static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 	const uint64_t now_ns = launch->now_ns;
 	const int64_t percent = slice_limits()->cards[card].core_percent;
 	struct activity *page = activity_own_page(card);
-	const uint64_t out_ns = out_of(meter);
+	const int64_t inflight_ns = credit_inflight(card);
+	const uint64_t out_ns = out_of(meter, inflight_ns);
 
 	const bool is_free = lease_is_free(card, now_ns);
-	const bool is_out = out_ns && (credit_others(card) || !charge_is_over(meter, now_ns));
+	const bool is_out = out_ns && (!charge_is_over(meter, now_ns) || credit_others(card));
 
 	credit_earn(card, (is_out || is_kept_waiting(card, launch, &lease)) && !is_free, now_ns);
 	sign(page, !is_off());
 	if (is_free)
 		return 0;
 	/* A kernel does not wait for a copy to be paid for that may go on beside it. */
-	const int64_t credit_ns =
-		credit_balance(card) + (launch->is_copy ? 0 : (int64_t)meter->copies_ns);
+	const int64_t credit_ns = credit_saved(card) - inflight_ns +
+				  (launch->is_copy ? 0 : (int64_t)meter->copies_ns);
 
 	if (credit_ns <= 0) {
 		give_up(card, &lease);
-		return for_credit(meter, (uint64_t)((1 - credit_ns) * 100 / percent + 1), out_ns);
+		return between(NAP_LEAST_NS, (uint64_t)(-credit_ns * 100 / percent), NAP_MOST_NS);
 	}
 	/*
 	 * Copies do not disturb others' kernels. Those of who launches kernels go beside these, and
@@ -447,7 +434,8 @@ static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 	if (!is_holder && credit_ns < need_ns &&
 	    (!is_alone(card, now_ns) || turns_are_wanted(card, now_ns))) {
 		give_up(card, &lease);
-		return for_credit(meter, (uint64_t)((need_ns - credit_ns) * 100 / percent), out_ns);
+		return between(NAP_LEAST_NS, (uint64_t)((need_ns - credit_ns) * 100 / percent),
+			       NAP_MOST_NS);
 	}
 	return take_turn(meter, launch, &lease, credit_ns, out_ns);
 }

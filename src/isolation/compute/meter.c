@@ -101,9 +101,11 @@ static void sleep_unlocked(int card, uint64_t nap_ns)
 /* What a dead process had out keeps nobody from the card, and takes no part of it. */
 static void reap(struct meter *meter, uint64_t now_ns)
 {
-	if (now_ns - meter->reaped_ns < REAP_EVERY_NS || !credit_others(meter->card))
+	if (now_ns - meter->reaped_ns < REAP_EVERY_NS)
 		return;
 	meter->reaped_ns = now_ns;
+	if (!credit_others(meter->card))
+		return;
 	events_unlock(meter->card);
 	(void)account_held(meter->card, true);
 	events_lock(meter->card);
@@ -153,21 +155,21 @@ static void await(struct meter *meter, struct meter_launch *launch)
 }
 
 /*
- * Waits in the stream's context until the launch may go. Then its meter is in use, and its lock
- * taken; there is none where the card has no cap.
+ * Waits until the launch may go. Then its meter is in use, and its lock taken; there is none where
+ * the card has no cap.
  */
 static struct meter *begin_use(struct meter_launch *launch)
 {
+	const CUcontext context = scope_context(launch->stream);
+	CUdevice device;
 	int card;
-
-	launch->there = scope_stream(launch->stream);
-	const CUcontext context = launch->there.context;
 
 	if (!context || capture_has(launch->stream))
 		return NULL;
 	struct meter *meter = events_find(context);
 
-	if (!meter && card_current(&card) == CUDA_SUCCESS && credit_is_capped(card))
+	if (!meter && device_of_stream(launch->stream, &device) == CUDA_SUCCESS &&
+	    card_find(device, &card) == CUDA_SUCCESS && credit_is_capped(card))
 		meter = events_meter(context, card);
 	if (meter) {
 		meter->users++;
@@ -186,7 +188,6 @@ void meter_await(CUstream stream)
 
 	if (meter)
 		end_use(meter);
-	scope_end(launch.there);
 }
 
 /* The clocks of host and card are held together by events that the card gets to at once. */
@@ -227,7 +228,6 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 						  : estimate_wants_sample(meter, launch->what);
 
 	charge_rest(meter, launch->now_ns);
-	meter->is_learning = meter->is_learning || (launch->is_copy && !launch->estimate.is_known);
 	put_out(meter, launch, 1);
 	meter->number++;
 	lease_tell(meter, launch->now_ns);
@@ -247,9 +247,9 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 	launch->meter = begin_use(launch);
 	if (launch->meter) {
 		begin(launch->meter, launch);
+		launch->is_first = !launch->meter->tail.launches;
 		events_unlock(launch->meter->card);
 	}
-	scope_end(launch->there);
 }
 
 /*
@@ -319,8 +319,8 @@ void meter_after(struct meter_launch *launch, CUresult result)
 
 	if (!meter)
 		return;
-	scope_again(&launch->there);
-	const uint64_t now_ns = timer_now_ns();
+	const bool counts = launch->is_first || launch->is_fresh || events_launches_wait();
+	const uint64_t now_ns = counts ? timer_now_ns() : launch->now_ns;
 	const uint64_t begun = begun_ns(launch, now_ns);
 
 	events_lock(meter->card);
@@ -336,7 +336,6 @@ void meter_after(struct meter_launch *launch, CUresult result)
 		put_out(meter, launch, -1);
 	}
 	end_use(meter);
-	scope_end(launch->there);
 }
 
 void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all)

@@ -93,10 +93,3 @@ static inline void scope_end(struct context_scope scope)
 	if (scope.is_elsewhere)
 		cuda.cuCtxPopCurrent_v2(&scope.context);
 }
-
-/* There once more, after scope_end(). */
-static inline void scope_again(struct context_scope *scope)
-{
-	if (scope->is_elsewhere && cuda.cuCtxPushCurrent_v2(scope->context) != CUDA_SUCCESS)
-		scope->is_elsewhere = false;
-}
