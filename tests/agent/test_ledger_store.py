@@ -1,6 +1,7 @@
 """The promise: what a later release wrote of a grant goes with its pod, and never before."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from tests.held import fraction
@@ -41,3 +42,22 @@ async def test_an_unread_grant_ends_when_the_last_grant_of_its_pod_does(tmp_path
     store.amend([], ended=["x1", "x2"])
     await store.close(20)
     assert sorted(on_disk(tmp_path)) == ["second", "third", "x3"]
+
+
+async def test_a_grant_that_changed_or_ended_meanwhile_is_not_put_back(tmp_path: Path) -> None:
+    """What was decided of it is decided again."""
+    store = LedgerStore(GrantStore(tmp_path, "boot"), Writer())
+    await store.load(1.0)
+    before = fraction("x1", PodRef("a", "b", "uid-1"), "main")
+    store.amend([before])
+    after = replace(before, library_version="2")
+    assert await store.exchange(before, after)
+    assert store.ledger.grants["x1"] == after
+    assert GrantStore(tmp_path, "boot").read().grants["x1"] == after
+
+    assert not await store.exchange(before, replace(before, library_version="3"))
+    store.amend([], ended=["x1"])
+    assert not await store.exchange(after, before)
+    assert store.ledger.grants == {}
+    await store.close(20)
+    assert on_disk(tmp_path) == []

@@ -12,7 +12,7 @@ from tests.held import changed, fraction
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MiB
-from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS, pod_annotations
+from gpu_device_plugin.domain.fractions.pod_annotations import HELD_KEYS, RESIZED, pod_annotations
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.holdings_annotation import (
     DEVICES_ANNOTATION,
@@ -166,6 +166,7 @@ def test_the_role_holds_each_verb_that_the_agent_uses_and_no_other() -> None:
             "watch",
             "patch",
         },  # kubernetes/objects/pod_watch.py, kubernetes/objects/metadata_writer.py
+        ("", "namespaces"): {"get"},  # agent/publish/api_cluster.py
         ("", "events"): {"create", "patch"},  # kubernetes/objects/events.py
         ("resource.k8s.io", "resourceslices"): {
             "list",
@@ -212,8 +213,8 @@ def test_the_policies_let_the_agent_write_exactly_its_own_keys() -> None:
     removed = {UNINSTALL_ANNOTATION, SERIES_ANNOTATION}
     assert keys(allowed(nodes, "annotationsAllowed")) == {*answered, *removed, FEATURES_ANNOTATION}
     assert keys(allowed(pods, "labelsAllowed")) == set()
-    assert keys(allowed(pods, "annotationsAllowed")) == {*written, DEVICES_ANNOTATION}
-    assert {*written, DEVICES_ANNOTATION} == set(HELD_KEYS)
+    assert keys(allowed(pods, "annotationsAllowed")) == {*written, DEVICES_ANNOTATION, RESIZED}
+    assert {*written, DEVICES_ANNOTATION, RESIZED} == set(HELD_KEYS)
 
 
 def test_only_with_a_startup_taint_the_agent_may_change_anything_of_a_nodes_spec() -> None:

@@ -25,9 +25,11 @@ from gpu_device_plugin.disk.state_file import (
     health_of,
 )
 from gpu_device_plugin.domain.cards.health_values import CardHealth, Fault, Health, Recovery
+from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
+from gpu_device_plugin.domain.fractions.fraction import fraction_of, with_amounts
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
-from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.grant import Grant, Resized, UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import ContainerKind, PodRef
@@ -99,6 +101,13 @@ GRANTS = st.builds(
     pod_units=st.integers(0, 1 << 40),
     unit_mib=st.sampled_from([128, 1024]),
     mode=st.sampled_from([NodeMode.CORE_MEM, NodeMode.CGPU, NodeMode.SHARE]).map(str),
+    resized=st.none()
+    | st.builds(
+        Resized,
+        st.builds(UnitsAndPercent, st.integers(0, 40), st.integers(0, 100)),
+        st.integers(1, 9).map(lambda n: {Resource.MEM: unit_ids(Resource.MEM, 4, n)}),
+        st.integers(0, 1 << 31),
+    ),
     is_isolated=st.booleans(),
     is_checked=st.booleans(),
     library_version=st.text(),
@@ -186,6 +195,25 @@ def test_every_ledger_survives_the_disk(
 
     assert store.read() == Ledger(ledger)
     assert store_at(path)[1] == Loaded(Ledger(ledger))
+
+
+def test_an_agent_that_knows_no_resize_counts_a_grown_slice_as_it_is(tmp_path: Path) -> None:
+    """It reads the other keys: memory and percent with what was grown, and writes back what it does not know."""
+    extra: dict[str, tuple[str, ...]] = {Resource.MEM: ("m02", "m03")}
+    resized = Resized(UnitsAndPercent(Units(4), 5), extra, 3)
+    grown = with_amounts(replace(TRAIN, resized=resized), fraction_of(TRAIN), 10)
+    store, _ = store_at(tmp_path / KIND)
+    store.save(Ledger({grown.slice_id: grown}))
+    [record] = content_now(tmp_path / KIND)["grants"]
+
+    assert record["units"][Resource.MEM] == ["m00", "m01"]
+    assert (record["mem_units"], record["core_percent"]) == (4, 10)
+    assert record["resized"] == {
+        "units": 4,
+        "percent": 5,
+        "extra": {"aliyun.com/gpu-mem": ["m02", "m03"]},
+        "revision": 3,
+    }
 
 
 def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.told import ROOT, compiler
 
 from gpu_device_plugin.disk import region, slice_files
-from gpu_device_plugin.disk.region import CardUsage, read_region
+from gpu_device_plugin.disk.region import CardUsage, read_region, tell_revision
 
 SIZE = 1 << 20
 UUID = "GPU-0a1b2c3d-0000-0000-0000-000000000000"
@@ -43,6 +43,7 @@ int main(void)
 	SAY(TURNS_BYTES, sizeof(struct region_turns));
 	SAY(OVERHEAD_OFFSET, offsetof(struct region_card, overhead_bytes));
 	SAY(REGION_BYTES, REGION_BYTES);
+	SAY(REVISION_OFFSET, offsetof(struct region, limits_revision));
 	SAY(ACTIVITY_BYTES, REGION_ACTIVITY_BYTES);
 	SAY(header.layout, offsetof(struct region, layout));
 	SAY(header.state, offsetof(struct region, state));
@@ -133,6 +134,42 @@ def test_use_is_what_all_slots_hold(tmp_path: Path) -> None:
 def test_what_cannot_be_read_says_nothing(tmp_path: Path, content: bytes) -> None:
     """No error: the agent goes on."""
     assert read(tmp_path, content) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "is_told", "is_written"),
+    [
+        (laid_out(), True, True),
+        (bytes(SIZE), True, False),
+        (laid_out(state=1), False, False),
+        (laid_out(layout=2), True, False),
+        (b"", False, False),
+        (b"\xff" * SIZE, False, False),
+    ],
+    ids=["ready", "virgin", "half laid out", "another layout", "cut short", "scribbled over"],
+)
+def test_a_revision_is_told_where_processes_are(
+    tmp_path: Path, content: bytes, *, is_told: bool, is_written: bool
+) -> None:
+    """One word, and nothing else of the region; where nobody has laid it out, everybody will read the file."""
+    path = tmp_path / "region"
+    path.write_bytes(content)
+    assert tell_revision(path, 7) is is_told
+
+    after = bytearray(content)
+    if is_written:
+        after[52:56] = struct.pack("<I", 7)
+    assert path.read_bytes() == bytes(after)
+
+
+def test_what_is_no_file_is_told_nothing(tmp_path: Path) -> None:
+    """A link could lead anywhere."""
+    (tmp_path / "other").write_bytes(laid_out())
+    (tmp_path / "region").symlink_to(tmp_path / "other")
+
+    assert not tell_revision(tmp_path / "region", 7)
+    assert (tmp_path / "other").read_bytes() == bytes(laid_out())
+    assert tell_revision(tmp_path / "absent", 7)
 
 
 def test_a_scribbled_count_of_slots_is_bounded(tmp_path: Path) -> None:

@@ -6,9 +6,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.domain.words import CORE, MEM, cards, grant
+from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.memory_unit import Units
-from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE
+from gpu_device_plugin.domain.fractions.fraction import Fraction, with_amounts
+from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE, PodHold
 from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.fractions.resize import (
     MOST_ASKED,
@@ -20,13 +23,21 @@ from gpu_device_plugin.domain.fractions.resize import (
     SliceSizes,
     check_growth,
     check_resize,
+    growth_room,
     parse_growth,
     parse_resize,
     parse_resized,
     resize_text,
     resized_annotation,
+    sizes_of,
+    with_sizes,
 )
-from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
+from gpu_device_plugin.domain.fractions.units import cards_of, unit_ids
+from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.node.modes import NodeMode
+from gpu_device_plugin.domain.node.pods import PodRef
+from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError, RequestError
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
@@ -260,3 +271,80 @@ def test_an_answer_is_read_as_it_was_written(
 def test_no_answer_of_an_agent_says_nothing(text: str) -> None:
     """Where no policy keeps it, anybody may have written it."""
     assert parse_resized(text) is None
+
+
+@given(
+    st.integers(1, 5),
+    st.integers(1, 100),
+    st.lists(st.tuples(st.integers(1, 16), st.integers(1, 100)), max_size=5),
+    st.sets(st.integers(0, 14)),
+    st.integers(1, 2),
+)
+def test_a_grown_slice_has_units_of_its_cards_that_nobody_else_has(
+    units: int, percent: int, targets: list[tuple[int, int]], taken: set[int], cards_: int
+) -> None:
+    """It counts as much as it has; where the ids are taken, it stays as it is."""
+    on, percent = cards(16160, 16160)[:cards_], percent if cards_ == 1 else 0
+    mem = [t for card in on for t in unit_ids(MEM, card.number, units)]
+    core = unit_ids(CORE, on[0].number, percent)
+    each = fraction(
+        "s",
+        PodRef("default", "a", "uid-a"),
+        "main",
+        units={MEM: tuple(sorted(mem)), CORE: tuple(sorted(core))},
+        cards=[card.uuid for card in on],
+    )
+    others = frozenset(unit_ids(MEM, card.number, 15)[n] for card in on for n in taken) - {*mem}
+    for target in targets:
+        wanted = UnitsAndPercent(Units(target[0] * cards_), target[1] if cards_ == 1 else 0)
+        before = sizes_of(each)
+        following = before.towards(wanted, Units(0))
+        if (found := with_sizes(each, following, on, others | each.all_ids)) is None:
+            assert following.booked.less(before.booked) != NOTHING
+            continue
+        each = found
+        assert sizes_of(each) == following
+        assert each.extra_ids.isdisjoint(others | each.all_ids)
+        assert cards_of(each.extra_ids) <= {card.number for card in on}
+        assert sum(s.memory_mib for s in each.shares) == following.booked.units * 1024
+        assert each.core_percent == following.booked.percent
+        assert each.ids(MEM) == tuple(sorted(mem))
+        assert following.limit == before.limit or each.resized is not None
+
+
+def offered(*ids: str) -> DeviceGroup:
+    return DeviceGroup(ids, card="GPU-0")
+
+
+def kept(*ids: str) -> DeviceGroup:
+    return replace(offered(*ids), is_healthy=False)
+
+
+def test_units_that_are_kept_back_are_offered_to_nobody_and_stay_in_the_list() -> None:
+    """The kubelet goes on counting them as capacity; whoever holds a unit beside them keeps it healthy."""
+    pool = Pool("r", (offered("a", "b", "c"), kept("d")))
+
+    assert pool.without(frozenset()) is pool
+    assert pool.without(frozenset("x")) is pool
+    assert pool.without(frozenset("bd")).groups == (offered("a", "c"), kept("b"), kept("d"))
+
+
+def test_room_is_what_nobody_has_and_nobody_was_promised() -> None:
+    """Of an unhealthy card there is none."""
+    [card] = cards(16160)
+    mine = with_amounts(
+        replace(grant("a", "m00 m01", "c00 c01", on=card.uuid), resized=None), Fraction(Units(2)), 2
+    )
+    other = grant("b", "m02 m03 m04", "c05", on=card.uuid)
+    ledger = Ledger({g.slice_id: g for g in (mine, other)})
+    state = NodeState("node-a", NodeMode.CORE_MEM, cards=(card,))
+    coming = PodHold(PodRef("default", "c"), unplaced=(Demand(Units(4), 20),))
+
+    assert growth_room(mine, ledger, state, [])[0] == size(10, 97)
+    free, holders = growth_room(mine, ledger, state, [coming])
+    assert free == size(6, 77)
+    assert "pod default/b 3 units" in holders
+    assert "pod default/c, which is bound here" in holders
+    sick = replace(state, unhealthy={card.uuid: "Xid79"})
+    assert growth_room(mine, ledger, sick, [])[0] == NOTHING
+    assert growth_room(mine, ledger, replace(state, cards=()), [])[0] == NOTHING

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Collection, Iterable, Iterator
 
+from tests.histories import resizes
 from tests.histories.driver import SimulatedCard
 from tests.histories.explored import MANY
 from tests.histories.node import Node
@@ -45,6 +46,7 @@ def problems(node: Node) -> Iterator[str]:
     yield from _starts_that_ask(node)
     yield from node.refusals.problems()
     yield from _uncapped(node)
+    yield from resizes.problems(node)
 
 
 def _count_sharers(node: Node, found: list[Hold]) -> None:
@@ -130,7 +132,10 @@ def _spoilt_files(node: Node) -> Iterator[str]:
             if life.is_forced and not node.pods.shows_a_process(life, container):
                 continue  # as after an end of which nobody told
             for path, before in files.items():
-                if looked_at(path) != before:
+                now = looked_at(path)
+                if now and now[0] == before[0] and resizes.is_resize(before[1], now[1]):
+                    files[path] = now
+                elif now != before:
                     short = path.removeprefix(f"{node.machine.root}/")
                     yield f"{life.pod.name}/{container} runs, and {short} was removed or changed"
 

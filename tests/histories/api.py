@@ -42,7 +42,7 @@ class Api(StandInApiServer):
     """
 
     served = re.compile(
-        r"(?:/api/v1/nodes|/api/v1/pods|/api/v1/namespaces/[^/]+/(?:pods|events)"
+        r"(?:/api/v1/nodes|/api/v1/pods|/api/v1/namespaces|/api/v1/namespaces/[^/]+/(?:pods|events)"
         r"|/apis/resource\.k8s\.io/v1/resourceslices)(?:/(?P<name>[^/]+))?"
     )
 

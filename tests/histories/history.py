@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tests.histories import resizes
 from tests.histories.explored import Explored
 from tests.histories.judge import ViolationError, check_always, check_quiet, check_settled
 from tests.histories.loop import StuckError
@@ -83,6 +84,7 @@ async def _life(node: Node, steps: Sequence[Step]) -> None:
 
 async def _quiet(node: Node) -> None:
     node.calm()
+    resizes.ask_back(node)
     await _wait(node, node.machine.loop.threads_until - node.machine.loop.now)  # of a slow disk
     node.machine.tell("from here on it is quiet")
     await _wait(node, QUIET_SECONDS)

@@ -49,9 +49,11 @@ def _nvidia(*further: Step, mode: str = "default") -> tuple[Step, ...]:
 
 _SPREAD = (Step("placement", 0.0, {"policy": "spread"}),)
 _BEHIND = (Step("api_behind", 3.0, {"seconds": 300.0, "lag": 60.0}),)
+_GROWN = (Step("allow_growth", 0.0, {"growth": "mem:20,core:200"}),)
 _WORLDS: tuple[tuple[World, int], ...] = (
     (World((), WARM, SHAPES), 26),
     (World((), OF_EXCLUSIVE, OF_EXCLUSIVE, 4, ("replace", "replace", "restart_kubelet")), 8),
+    (World(_GROWN, WARM, SHAPES, 6, ("resize", "resize", "create", "restart_kubelet")), 12),
     (World(_BEHIND, OF_REPLACED, OF_REPLACED, 4, ("replace", "create")), 6),
     (World(_SPREAD, WARM, (*SHAPES, *TIGHT, *TIGHT, *TIGHT)), 26),
     (World((Step("label", 5.0, {"mode": "share"}),), ("memory",), SHAPES), 6),
@@ -142,6 +144,14 @@ def _one(*values: object) -> Callable[[random.Random], object]:
     return lambda chance: chance.choice(values)
 
 
+def _resize(chance: random.Random, world: World) -> _Made:
+    mem, core = chance.choice((0, 1, 2, 4, 8, 15)), chance.choice((5, 20, 60, 100))
+    sizes = chance.choice((f"mem:{mem}", f"mem:{mem}", f"mem:{mem},core:{core}", f"core:{core}"))
+    within = chance.choice(("", "", ",within:5s"))
+    text = chance.choice(("odd", *[f"NAME={sizes}{within}"] * 9))
+    return "resize", {"pod": chance.randrange(world.pods), "text": text}
+
+
 def _create(chance: random.Random, world: World) -> _Made:
     return "create", {"pod": chance.randrange(world.pods), "shape": chance.choice(world.shapes)}
 
@@ -215,9 +225,12 @@ _MAKERS: tuple[tuple[_Maker, int], ...] = (
     (_of("foreign_plugin", seconds=_one(*_LONG)), 1),
     (_of("failpoint", point=_one(*POINTS)), 2),
     (_restart_kubelet, 3),
+    (_resize, 6),
+    (_of("allow_growth", growth=_one("mem:6", "mem:20,core:200", "", "odd")), 1),
 )
 _CHOICES = [maker for maker, weight in _MAKERS for _ in range(weight)]
 _MORE = {
+    "resize": _resize,
     "create": _create,
     "replace": _replace,
     "restart_kubelet": _restart_kubelet,

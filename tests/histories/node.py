@@ -162,6 +162,9 @@ class Node:
         config = {"current-context": "x", "contexts": [context], "clusters": [cluster]}
         (root / "kubeconfig").write_text(json.dumps(config))
         put_library(root / "lib" / "0.0.1")
+        (root / "lib" / "0.0.1" / "libgpuslice.so").write_bytes(
+            b"bad revision"
+        )  # as those that follow limits
         self.api.store(NODE_PATH, {"metadata": {"name": NODE, "uid": "node-uid", "labels": {}}})
         await self.kubelet.start()
         self.pods.readmit()

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.histories import resizes
 from tests.histories.node import Node
 from tests.histories.pods import NODE, STATIC, Life
-from tests.histories.shapes import is_static, pod_of
+from tests.histories.shapes import MEM, is_static, pod_of
 from tests.histories.troubles import TROUBLES
 
 from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
@@ -143,6 +144,19 @@ def restart_container(node: Node, pod: int, container: int) -> None:
         node.pods.restart(life.pod.uid, names[container % len(names)])
 
 
+def resize(node: Node, pod: int, text: str) -> None:
+    """Its author asks for other sizes: of the first of its containers that has a slice."""
+    life = _youngest(node, pod)
+    names = [c.name for c in life.pod.containers if MEM in c.limits] if life else []
+    if life is not None and names:
+        resizes.ask(node, life, text.replace("NAME", names[-1]))
+
+
+def allow_growth(node: Node, growth: str) -> None:
+    """The operator changes how far slices may grow."""
+    resizes.allow(node, growth)
+
+
 # -- the agent
 
 
@@ -250,6 +264,8 @@ _OF_PODS_AND_AGENT: tuple[Callable[..., None], ...] = (
     replace,
     swap,
     restart_container,
+    resize,
+    allow_growth,
     kill_agent,
     agent_away,
     stop_agent,

@@ -175,6 +175,7 @@ class Agent:
             wiring.setup.files.sizes.run(),
             admin_socket.run(),
             wiring.claim_endpoint.run(),
+            wiring.resizer.run(),
             self._prepare_and_offer(),
         ]
         tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
@@ -207,6 +208,7 @@ class Agent:
         self._checks.look()  # the first time neither cards nor mode may have been known
         wiring.node_store.subscribe(wiring.device_lists.publish)
         wiring.reconciler.compared.subscribe(wiring.publish_lists)
+        wiring.ledger_store.changed.subscribe(wiring.publish_resized)
         wiring.publish_lists()
         wiring.readiness.is_prepared = True
         wiring.claim_endpoint.begin()

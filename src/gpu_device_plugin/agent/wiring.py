@@ -40,6 +40,7 @@ from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.reconcile.holders import Holders
 from gpu_device_plugin.agent.reconcile.reconciler import Reconciler
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
+from gpu_device_plugin.agent.resize.resizer import Resizer
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore, LiveLedger
 from gpu_device_plugin.agent.state.node_store import NodeStore, first_state
@@ -54,6 +55,7 @@ from gpu_device_plugin.disk.slice_files import SliceFiles
 from gpu_device_plugin.disk.state_file import CardsRecord, Memory, MemoryFile, NodeRecord
 from gpu_device_plugin.domain.cards.memory_unit import MiB
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import NodeState, Pool
@@ -212,6 +214,17 @@ class Wiring:
             wall_seconds=edges.clock.wall_seconds,
             schemes=self.schemes,
         )
+        self.resizer = Resizer(
+            ledger_store,
+            self.setup,
+            self.recorder,
+            self.node_store.read,
+            self.schemes,
+            self.gate,
+            self.holders,
+            self.cluster,
+            edges.clock.wall_seconds,
+        )
         self.other_plugin_search = OtherPluginSearch(
             self.settings,
             self.mode,
@@ -271,6 +284,7 @@ class Wiring:
             ),
             Path(self.settings.kubelet_dir),
         )
+        self._extra: frozenset[str] = frozenset()
         self.device_lists = DeviceLists(self._endpoint, self.offered_pools)
         self.node_store.subscribe(self.claim_endpoint.changed)
         self.ledger_store.changed.subscribe(self.claim_endpoint.changed)
@@ -284,8 +298,9 @@ class Wiring:
         return Endpoint(resource, calls, plugins, divides, note)
 
     def offered_pools(self, state: NodeState) -> tuple[Pool, ...]:
-        """What the device plugin offers: nothing while claims give the cards."""
-        pools = self.schemes.pools(state)
+        """What the device plugin offers: nothing while claims give the cards, and to nobody what slices have grown into."""
+        extra = self.live.ledger.extra_ids()
+        pools = [pool.without(extra) for pool in self.schemes.pools(state)]
         is_by_claims = state.allocation_api is AllocationApi.DRA
         return tuple(replace(pool, groups=()) for pool in pools) if is_by_claims else tuple(pools)
 
@@ -354,6 +369,8 @@ class Wiring:
         self.signals.node_changed.subscribe(claims.changed)
         self.signals.taken_out.subscribe(self.cards.take_out)
         self.signals.pod_gone.subscribe(self.reconciler.pod_gone)
+        self.signals.pod_gone.subscribe(self.resizer.pod_gone)
+        self.signals.pod_synced.subscribe(self.resizer.pod_synced)
         self.signals.pod_synced.subscribe(self._pod_synced)
         self.configuration.changed.subscribe(self._configuration_changed)
 
@@ -372,6 +389,12 @@ class Wiring:
     def publish_lists(self, _: None = None) -> None:
         """Those that differ from what the kubelet has are sent; what a card offers may follow from its holders."""
         self.device_lists.publish(self.node_store.read())
+
+    def publish_resized(self, ledger: Ledger) -> None:
+        """Units that slices have grown into, or gave back, change what others may have."""
+        if (extra := ledger.extra_ids()) != self._extra:
+            self._extra = extra
+            self.publish_lists()
 
     def remove_startup_taint(self) -> None:
         """Once the node is ready and the kubelet counts what it offers."""

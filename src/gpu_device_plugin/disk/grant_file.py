@@ -15,8 +15,8 @@ import msgspec
 
 from gpu_device_plugin.disk.durable import SealedFile, check_room, fdatasync
 from gpu_device_plugin.disk.state_file import Plain, plain_of
-from gpu_device_plugin.domain.cards.memory_unit import MiB
-from gpu_device_plugin.domain.grants.grant import Grant, Holder, Share
+from gpu_device_plugin.domain.cards.memory_unit import MiB, Units
+from gpu_device_plugin.domain.grants.grant import Grant, Holder, Resized, Share, UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
@@ -49,6 +49,15 @@ class ShareRecord(msgspec.Struct, frozen=True):
     is_exclusive: bool = False
 
 
+class ResizedRecord(msgspec.Struct, frozen=True):
+    """What of a slice is no longer as its pod asked; see `domain.grants.grant.Resized`."""
+
+    units: _Size
+    percent: _Size
+    extra: dict[str, list[str]] = {}
+    revision: _Size = 0
+
+
 class GrantRecord(msgspec.Struct, frozen=True):
     """One grant. `units` are ids by the name of their resource, shares in order of NVML index.
 
@@ -66,6 +75,7 @@ class GrantRecord(msgspec.Struct, frozen=True):
     created_seconds: float = 0.0
     compute_policy: ComputePolicy = ComputePolicy.FIXED
     memory_enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY
+    resized: ResizedRecord | msgspec.UnsetType = msgspec.UNSET
 
 
 # Keys that a grant and its record have alike.
@@ -85,6 +95,7 @@ def record_of(grant: Grant) -> GrantRecord:
         units={str(name): list(ids) for name, ids in sorted(grant.units.items())},
         shares=[ShareRecord(s.device, s.memory_bytes, s.is_exclusive) for s in grant.shares],
         core_percent=grant.core_percent,
+        resized=_resized_record(grant.resized),
         **{name: getattr(grant, name) for name in _ALIKE},
     )
 
@@ -99,8 +110,24 @@ def grant_of(record: GrantRecord) -> Grant:
         holder=Holder(pod, *place),
         units={name: tuple(ids) for name, ids in record.units.items()},
         shares=tuple(_share(s, core) for s in record.shares),
+        resized=_resized(record.resized),
         **{name: getattr(record, name) for name in _ALIKE},
     )
+
+
+def _resized_record(resized: Resized | None) -> ResizedRecord | msgspec.UnsetType:
+    if resized is None:
+        return msgspec.UNSET
+    extra = {str(name): list(ids) for name, ids in sorted(resized.extra.items())}
+    return ResizedRecord(*resized.limit, extra, resized.revision)
+
+
+def _resized(record: ResizedRecord | msgspec.UnsetType) -> Resized | None:
+    if record is msgspec.UNSET:
+        return None
+    limit = UnitsAndPercent(Units(record.units), record.percent)
+    extra = {name: tuple(ids) for name, ids in record.extra.items()}
+    return Resized(limit, extra, record.revision)
 
 
 def _share(record: ShareRecord, core_percent: int) -> Share:

@@ -94,6 +94,13 @@ class LibraryVersions:
             if self.is_complete(name)
         }
 
+    def has_text(self, version: str, text: bytes) -> bool:
+        """Whether a version's library contains a text."""
+        try:
+            return text in (self._directory / version / LIBRARY).read_bytes()
+        except OSError:
+            return False
+
     def provide(self, version: str) -> bool:
         """Complete a version that a grant names; returns False if nothing was missing.
 

@@ -28,8 +28,10 @@ PAGE_BYTES = 4096
 TURNS_OFFSET = PAGES_OFFSET + PAGE_BYTES * CARDS  # how the processes take turns
 TURNS_BYTES = 16 * SLOTS  # a card
 REGION_BYTES = 1 << 20
+REVISION_OFFSET = 52  # that of the limits file
 _HEADER = struct.Struct("<QIIIIII")
-_U64 = struct.Struct("<Q")
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def used_parts(cards: int) -> tuple[tuple[int, int], ...]:
 def read_region(path: str | Path) -> Mapping[str, CardUsage]:
     """Use by card UUID; empty if the region says nothing (yet)."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, _OPEN_FLAGS)
     except OSError:
         return {}
     try:
@@ -63,6 +65,28 @@ def read_region(path: str | Path) -> Mapping[str, CardUsage]:
         return {}
     finally:
         os.close(descriptor)
+
+
+def tell_revision(path: str | Path, revision: int) -> bool:
+    """Tell the processes of a slice of its limits file; False where there may be some who do not know.
+
+    Those that come later read the file, so a region that nobody has laid out needs no word.
+    """
+    try:
+        descriptor = os.open(path, _OPEN_FLAGS | os.O_RDWR)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        magic, layout, state, *_ = _HEADER.unpack(os.pread(descriptor, _HEADER.size, 0))
+        if (magic, layout, state) == (MAGIC, LAYOUT, READY):
+            os.pwrite(descriptor, _U32.pack(revision), REVISION_OFFSET)
+    except (OSError, struct.error):
+        return False
+    finally:
+        os.close(descriptor)
+    return state in {0, READY}
 
 
 def _read(descriptor: int) -> Mapping[str, CardUsage]:

@@ -19,6 +19,7 @@ empty *directory* in its place; such a directory is replaced by the file.
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from pathlib import Path
 
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.disk.file_sizes import FileSizes
-from gpu_device_plugin.disk.region import REGION_BYTES, used_parts
+from gpu_device_plugin.disk.region import REGION_BYTES, tell_revision, used_parts
 from gpu_device_plugin.errors import NoRoomError, StorageError, storage_errors
 
 ACTIVITY_BYTES = 4096
@@ -141,6 +142,19 @@ class SliceFiles:
     def region(self, slice_id: str) -> str:
         """Path of a slice's region, whether it exists or not."""
         return f"{self._slices_text}/{slice_id}/region"
+
+    def tell(self, slice_id: str, revision: int) -> bool:
+        """Tell processes that run of the slice's limits; see `tell_revision`."""
+        return tell_revision(self.region(slice_id), revision)
+
+    def revision(self, slice_id: str) -> int:
+        """That of the limits which lie there; 0 where they have none."""
+        try:
+            text = Path(f"{self._slices_text}/{slice_id}/config/limits").read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return 0
+        found = re.search(r"^revision=([0-9]{1,9})$", text, re.MULTILINE)
+        return int(found[1]) if found else 0
 
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; missing ones are no error."""

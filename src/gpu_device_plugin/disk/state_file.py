@@ -254,7 +254,7 @@ def _with_unknown(plain: Plain, before: object, kind: type[msgspec.Struct]) -> P
     known = frozenset(kind.__struct_encode_fields__)
     kept = {key: value for key, value in before.items() if key not in known}
     for name, (inner, is_list) in _inner(kind).items():
-        if not is_list and isinstance(plain[name], dict):
+        if not is_list and isinstance(plain.get(name), dict):
             plain[name] = _with_unknown(plain[name], before.get(name), inner)
         elif is_list:
             key = inner.__struct_encode_fields__[0]

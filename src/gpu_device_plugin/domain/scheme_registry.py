@@ -182,7 +182,7 @@ class Schemes:
 
     def counts(self, state: NodeState, ledger: Ledger) -> Mapping[str, Sequence[UnitCount]]:
         """UUID of a card -> what is free and held of each resource there."""
-        taken, found = ledger.ids(), dict[str, list[UnitCount]]()
+        taken, found = ledger.ids() | ledger.extra_ids(), dict[str, list[UnitCount]]()
         for pool in (pool for scheme, view in self.views(state) for pool in scheme.pools(view)):
             by_card: dict[str, tuple[int, int]] = {}
             for group in pool.groups:

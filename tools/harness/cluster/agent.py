@@ -28,6 +28,7 @@ ROLE = "gpu-device-plugin-agent"
 RULES = (
     ("", ("nodes",), ("list", "watch", "patch")),
     ("", ("pods",), ("get", "list", "watch", "patch")),
+    ("", ("namespaces",), ("get",)),
     ("", ("events",), ("create", "patch")),
     ("resource.k8s.io", ("resourceslices",), ("list", "watch", "create", "update", "delete")),
     ("resource.k8s.io", ("resourceclaims",), ("get", "list")),

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_device_plugin.agent.admission.library_installer import LibraryInstaller
 from gpu_device_plugin.disk.device_nodes import read_mig_minors
 from gpu_device_plugin.disk.slice_files import SliceFiles, SliceSpec
+from gpu_device_plugin.domain.fractions.fraction import limit_of
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.cdi_spec import CDI_KIND, HOOK, LIMIT_VARIABLE, limit_device
 from gpu_device_plugin.domain.grants.container_edits import (
@@ -18,7 +19,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
     Paths,
     limits_text,
 )
-from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.grant import Grant, Resized
 from gpu_device_plugin.domain.node.memory_enforcer import LimitBy, MemoryEnforcer
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.scheme_registry import Schemes
@@ -65,7 +66,12 @@ class ContainerSetup:
         return limit_device(grant.slice_id, size, self._paths(grant.library_version), by)
 
     def with_enforcer_found(self, grant: Grant) -> Grant:
-        """A grant that is made again, whose containers run: by whether the slice has a CDI file."""
+        """A grant that is made again, whose containers run: by whether the slice has a CDI file.
+
+        Processes that have limits with a revision follow only a newer one.
+        """
+        if grant.is_isolated and (told := self.files.revision(grant.slice_id)):
+            grant = replace(grant, resized=Resized(limit_of(grant), revision=told + 1))
         is_driver = grant.is_isolated and self.files.cdi_text(grant.slice_id) != ""
         enforcer = MemoryEnforcer.DRIVER if is_driver else MemoryEnforcer.LIBRARY
         return replace(grant, memory_enforcer=enforcer)
@@ -112,7 +118,9 @@ class ContainerSetup:
 def slice_spec(grant: Grant) -> SliceSpec:
     """The files of a grant; a card whose size is not known contributes none."""
     limits = [
-        CardLimit(s.device, s.memory_bytes or 0, s.core_percent or None) for s in grant.shares
+        CardLimit(s.device, s.memory_bytes or 0, grant.limit_percent or None) for s in grant.shares
     ]
-    text = limits_text(grant.slice_id, limits, grant.compute_policy, grant.memory_enforcer)
+    revision = grant.resized.revision if grant.resized else 0
+    policy, enforcer = grant.compute_policy, grant.memory_enforcer
+    text = limits_text(grant.slice_id, limits, policy, enforcer, revision)
     return SliceSpec(grant.slice_id, text, grant.devices, is_certain=grant.is_sized)

@@ -46,6 +46,7 @@ class LibraryInstaller:
         self._bundled, self._problem = _find_package()
         self._versions = LibraryVersions(directory, self._bundled)
         self._is_verified = False
+        self._following: dict[str, bool] = {}
         self._whole: Mapping[str, bool] = {}  # versions, and whether they bring the self-test
         self._is_leaving = False
         node_store.subscribe(self._state_changed)
@@ -120,6 +121,14 @@ class LibraryInstaller:
 
     def has_selftest(self, version: str) -> bool:
         return self._whole.get(version, False)
+
+    async def follows_limits(self, version: str) -> bool:
+        """Whether processes with that version follow limits that change."""
+        if version not in self._following:
+            self._following[version] = await self._writer.run(
+                partial(self._versions.has_text, version, b"bad revision")
+            )
+        return self._following[version]
 
     async def tidy(self, used: Iterable[str]) -> None:
         """Remove versions of earlier agents that neither a grant nor the checkpoint names."""

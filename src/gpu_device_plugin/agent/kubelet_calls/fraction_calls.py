@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpu_device_plugin.agent.kubelet_calls.caller_lookup import CallerLookup
-from gpu_device_plugin.agent.kubelet_calls.holder_check import beside_left
+from gpu_device_plugin.agent.kubelet_calls.holder_check import beside_left, beside_resized
 from gpu_device_plugin.agent.kubelet_calls.kubelet_calls import KubeletCalls
 from gpu_device_plugin.disk.failpoints import failpoint
 from gpu_device_plugin.domain.grants.call_state import (
@@ -20,6 +20,7 @@ from gpu_device_plugin.domain.grants.call_state import (
     Pending,
     check_device_plugin_serves,
     check_in_service,
+    check_not_resized,
 )
 from gpu_device_plugin.domain.grants.caller import Call, Caller, find_allocating_caller
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
@@ -48,7 +49,8 @@ class FractionCalls(KubeletCalls):
                 self._decide(found.caller, offer, view)
             chosen = self.schemes.fractions.choose(self._calls.decided, offer, view)
         except DoesNotFitError as error:
-            raise beside_left(error, self.caller_lookup.left_running) from error
+            beside = beside_left(error, self.caller_lookup.left_running)
+            raise beside_resized(beside, found.live) from error
         self._calls = self._calls.tell(call.resource, frozenset(chosen))
         self._answered()
         failpoint("prefer.decided")
@@ -70,6 +72,7 @@ class FractionCalls(KubeletCalls):
 
     async def _grant(self, call: Call) -> Grant:
         view = self._view(call)
+        check_not_resized(call, self.admission.ledger)
         if not self._calls.awaits(call):
             known = self._open(call)
             found = find_allocating_caller(

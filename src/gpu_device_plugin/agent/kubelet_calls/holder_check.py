@@ -216,6 +216,15 @@ def beside_left(error: DoesNotFitError, pods: Collection[str]) -> DoesNotFitErro
     return DoesNotFitError(text, reason=error.reason)
 
 
+def beside_resized(error: DoesNotFitError, ledger: Ledger) -> DoesNotFitError:
+    """The refusal, with the pods that have more than they asked for."""
+    grown = sorted({str(g.pod) for g in ledger.grants.values() if g.extra_ids})
+    if not grown:
+        return error
+    text = f"{error}; by a resize {few(grown)} has more than it asked for"
+    return DoesNotFitError(text, reason=error.reason, rooms=error.rooms)
+
+
 def _double_booked(pod: PodRef) -> DoesNotFitError:
     return DoesNotFitError(
         f"the kubelet gives units that pod {pod} still holds (kubernetes pull request 137534); create the "

@@ -1,7 +1,7 @@
 """The agent's side of the Kubernetes API; with `--standalone` there is none."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -11,7 +11,10 @@ from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.claims import Claim, OfferedDevice
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef, PodRequest
+from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
+from gpu_device_plugin.kubernetes.client.listing import read_object
+from gpu_device_plugin.kubernetes.client.wire import Bare
 from gpu_device_plugin.kubernetes.objects.events import EventNote, Events
 from gpu_device_plugin.kubernetes.objects.metadata_writer import (
     NodeMetadata,
@@ -170,6 +173,19 @@ class ApiCluster:
     def specs(self) -> Specs:
         return self._pods.pods
 
+    def annotations_of(self, pod: PodRef) -> Mapping[str, str]:
+        """Those of a pod of our node; none of one that is not known."""
+        watched = self._pods.watched(*pod.key)
+        return watched.annotations if watched and watched.request.ref == pod else {}
+
+    async def namespace_annotation(self, namespace: str, key: str) -> str:
+        """What an annotation of a namespace says, or "". ClusterError: no answer in time."""
+        path = f"/api/v1/namespaces/{namespace}"
+        if self._api.availability.is_away:
+            raise ClusterError(f"GET {path}: {self._api.availability.trouble}")
+        found = await read_object(self._api, path, Bare, GET_SECONDS)
+        return found.annotations.get(key, "") if found else ""
+
     def is_synced(self) -> bool:
         """Whether the watch has had all of them since we started."""
         return self._pods.is_synced
@@ -251,6 +267,12 @@ class NoCluster:
 
     async def fetch_spec(self, _namespace: str, _name: str, /) -> PodRequest | None:
         return None
+
+    def annotations_of(self, _pod: PodRef, /) -> Mapping[str, str]:
+        return {}
+
+    async def namespace_annotation(self, _namespace: str, _key: str, /) -> str:
+        return ""
 
     def post(self, _note: EventNote, /) -> None:
         """Nothing to do; the log has it already."""

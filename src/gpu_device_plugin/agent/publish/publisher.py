@@ -202,7 +202,7 @@ class Publisher:
                         container=container,
                         card=_card_label(card),
                         memory_limit_bytes=share.memory_bytes,
-                        core_percent=share.core_percent,
+                        core_percent=grant.limit_percent,
                         claim=grant.holder.claim_name,
                         enforcers=grant.enforcers,
                     )

@@ -109,6 +109,8 @@ class FileKeeper:
     async def _repair(self, grant: Grant) -> None:
         try:
             await self._setup.make_files(grant)
+            if grant.resized:
+                self._setup.files.tell(grant.slice_id, grant.resized.revision)
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:

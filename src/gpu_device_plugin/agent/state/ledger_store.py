@@ -87,6 +87,12 @@ class LedgerStore:
         finally:
             self.being_written -= 1
 
+    async def exchange(self, before: Grant, after: Grant) -> bool:
+        """As `replace`, and durable before it is seen. NodeError: the disk refused; it is held as before."""
+        key = before.slice_id
+        await self._commit(lambda now: now.hold(after) if now.grants.get(key) == before else now)
+        return self.ledger.grants.get(key) == after
+
     async def release(self, ended: Iterable[str]) -> None:
         """End these slices durably. NodeError: the disk refused or is slow; they stay held."""
         over = frozenset(ended)

@@ -16,8 +16,10 @@ from gpu_device_plugin.domain.fractions.demands import (
 from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
     check_ids,
+    extra_of,
     fraction_of,
     is_bare,
+    limit_of,
     of_record,
     to_record,
     units_per_card,
@@ -255,11 +257,11 @@ class AliyunScheme(FractionDecisions):
         A card that is away leaves the sizes unknown; one that shows less than was granted (for
         instance to a grant made again from the kubelet's checkpoint) gives what it has.
         """
-        unit, each = fraction_of(grant).unit, units_per_card(grant)
+        unit, each = fraction_of(grant).unit, limit_of(grant).units // max(1, len(grant.shares))
         cards = [card for card in map(state.card, grant.devices) if card is not None]
         sizes: Iterable[int | None] = [None] * len(grant.shares)
         if each and len(cards) == len(grant.shares):
-            units = [min(each, card.capacity(unit)) for card in cards]
+            units = [Units(min(each, card.capacity(unit))) for card in cards]
             sizes = [slice_bytes(c, n, unit) if n else 0 for c, n in zip(cards, units, strict=True)]
         sized = zip(grant.shares, sizes, strict=True)
         return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
@@ -319,23 +321,25 @@ class AliyunScheme(FractionDecisions):
 
     def own_record(self, grant: Grant) -> Mapping[str, object]:
         """Units, their size, and the node mode."""
-        return to_record(fraction_of(grant))
+        return to_record(grant)
 
     def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A slice of a mode without isolation has no cap, whatever was written (R-505)."""
         check_ids(grant.units)
-        own = of_record(record)
+        check_ids(grant.resized.extra if grant.resized else {})
+        own, (units, percent) = of_record(record), extra_of(grant)
+        own = replace(own, mem_units=Units(own.mem_units - units))
         isolates = grant.is_isolated and is_isolated(own.mode)
-        return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent)
+        return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent - percent)
 
     def granted_in(self, grant: Grant) -> GrantedIn:
         return GrantedIn(fraction_of(grant).mode, fraction_of(grant).unit)
 
     def held_text(self, grant: Grant) -> str:
         """`2 units, 30 % compute (fixed); memory by library, compute by library`."""
-        percent = grant.core_percent
+        units, percent = limit_of(grant)
         core = f", {percent} % compute ({grant.compute_policy})" if percent else ""
-        return f"{fraction_of(grant).mem_units} units{core}; {grant.enforcers}"
+        return f"{units} units{core}; {grant.enforcers}"
 
     def answers(self, resource: str) -> bool:
         """The whole answer rides on gpu-mem (R-550): the kubelet merges several at random."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
-from gpu_device_plugin.domain.fractions.units import foreign_ids
-from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.fractions.units import Resource, foreign_ids
+from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated, parse_mode
 from gpu_device_plugin.errors import StateError
 
@@ -14,7 +14,7 @@ from gpu_device_plugin.errors import StateError
 class Fraction:
     """A grant in this scheme's units, with unit and mode when it was given.
 
-    `mem_units` are over all cards, `pod_units` of all app containers (`ALIYUN_COM_GPU_MEM_POD`).
+    `mem_units` are as its pod asks, over all cards, `pod_units` of all app containers (`ALIYUN_COM_GPU_MEM_POD`).
     """
 
     mem_units: Units = Units(0)
@@ -32,8 +32,27 @@ def fraction_of(grant: Grant) -> Fraction:
     return grant.own if isinstance(grant.own, Fraction) else Fraction()
 
 
+def extra_of(grant: Grant) -> UnitsAndPercent:
+    """What a slice has beyond its request."""
+    extra = grant.resized.extra if grant.resized else {}
+    units, percent = (len(extra.get(each, ())) for each in (Resource.MEM, Resource.CORE))
+    return UnitsAndPercent(Units(units), percent)
+
+
+def request_of(grant: Grant) -> UnitsAndPercent:
+    """What its pod asks for, over all cards."""
+    return UnitsAndPercent(
+        fraction_of(grant).mem_units, grant.core_percent - extra_of(grant).percent
+    )
+
+
+def limit_of(grant: Grant) -> UnitsAndPercent:
+    """What it may use now, over all cards."""
+    return grant.resized.limit if grant.resized else request_of(grant)
+
+
 def units_per_card(grant: Grant) -> Units:
-    """Memory units on each of its cards."""
+    """Memory units on each of its cards, as its pod asks."""
     return Units(fraction_of(grant).mem_units // max(1, len(grant.shares)))
 
 
@@ -43,16 +62,18 @@ def is_bare(grant: Grant) -> bool:
 
 
 def with_amounts(grant: Grant, own: Fraction, core_percent: int) -> Grant:
-    """The grant in these units; its shares count what they are."""
-    each_mib = MiB(own.mem_units // max(1, len(grant.shares)) * own.unit_mib)
-    shares = (replace(s, core_percent=core_percent, memory_mib=each_mib) for s in grant.shares)
+    """The grant of a request of these units; its shares count what they are, and what it has beyond that."""
+    units, percent = UnitsAndPercent(own.mem_units, core_percent).plus(extra_of(grant))
+    each_mib = MiB(units // max(1, len(grant.shares)) * own.unit_mib)
+    shares = (replace(s, core_percent=percent, memory_mib=each_mib) for s in grant.shares)
     return replace(grant, own=own, shares=tuple(shares))
 
 
-def to_record(fraction: Fraction) -> dict[str, object]:
-    """Its keys in a grant on disk."""
+def to_record(grant: Grant) -> dict[str, object]:
+    """Its keys in a grant on disk; memory as it counts, for agents that know no resize."""
+    fraction = fraction_of(grant)
     return {
-        "mem_units": fraction.mem_units,
+        "mem_units": fraction.mem_units + extra_of(grant).units,
         "pod_units": fraction.pod_units,
         "unit_mib": fraction.unit_mib,
         "mode": str(fraction.mode),

@@ -16,7 +16,7 @@ from gpu_device_plugin.domain.fractions.demands import (
     parse_claim_name,
     wants_whole_card,
 )
-from gpu_device_plugin.domain.fractions.fraction import fraction_of, units_per_card
+from gpu_device_plugin.domain.fractions.fraction import fraction_of, request_of, units_per_card
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import ContainerDemand, Demand, Grant, UnitsAndPercent
 from gpu_device_plugin.domain.grants.holdings_annotation import (
@@ -61,7 +61,7 @@ V1_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 V1_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 SECOND_GENERATION = (ALLOCATION, ASSIGNED, ASSUME_TIME, CORE_ALLOCATION, INIT_ALLOCATION)
 FIRST_GENERATION = (V1_INDEX, V1_UNITS, V1_CAPACITY, V1_ASSIGNED, V1_ASSUME_TIME)
-HELD_KEYS = (*SECOND_GENERATION, *FIRST_GENERATION, DEVICES_ANNOTATION)
+HELD_KEYS = (*SECOND_GENERATION, *FIRST_GENERATION, DEVICES_ANNOTATION, RESIZED)
 """All keys that say what a pod holds. The chart's policies have the same ones."""
 
 
@@ -136,7 +136,8 @@ def pod_annotations(
         ASSIGNED: "true",
         ASSUME_TIME: str(assume_time_ns),
     }
-    core = {i: dict.fromkeys(_on(g, by_uuid), g.core_percent) for i, g in apps if g.core_percent}
+    percents = ((i, g, request_of(g).percent) for i, g in apps)
+    core = {i: dict.fromkeys(_on(g, by_uuid), percent) for i, g, percent in percents if percent}
     if inits:
         values[INIT_ALLOCATION] = _allocation(inits, by_uuid)
     if core:

@@ -5,24 +5,44 @@ agent of its node answers. The request of the pod spec stays what schedulers cou
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 import msgspec
 
+from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
-from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE
+from gpu_device_plugin.domain.fractions.fraction import (
+    extra_of,
+    fraction_of,
+    limit_of,
+    request_of,
+    with_amounts,
+)
+from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE, PodHold
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, MOST_CONTAINERS
-from gpu_device_plugin.domain.fractions.units import CORE_UNITS_PER_CARD
-from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
+from gpu_device_plugin.domain.fractions.room import room_of
+from gpu_device_plugin.domain.fractions.units import (
+    CORE_UNITS_PER_CARD,
+    Resource,
+    pick_units,
+    unit_ids,
+    units_of,
+)
+from gpu_device_plugin.domain.grants.grant import Grant, Resized, UnitsAndPercent
+from gpu_device_plugin.domain.grants.holdings_annotation import MOST_ON_A_POD
+from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
 from gpu_device_plugin.domain.grants.node_annotations import MOST_AMOUNT
+from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
+from gpu_device_plugin.domain.node.pods import ContainerKind
+from gpu_device_plugin.domain.node.state import NodeState
+from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import DoesNotFitError, RequestError, clip
 
 MOST_ASKED = 4096
 """Characters of what a tenant asks: nothing longer is read."""
-_MOST_ANSWERED = 64 * 1024
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
 _EXAMPLE = "main=mem:4,core:50,within:60s"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -146,6 +166,10 @@ class SliceSizes(NamedTuple):
         """What it has beyond its request."""
         return self.booked.less(self.request)
 
+    def is_more_than(self, target: UnitsAndPercent) -> bool:
+        """Whether more is booked than a slice of that size needs."""
+        return self.booked.less(_larger(self.request, target)) != UnitsAndPercent()
+
     def missing(self, target: UnitsAndPercent) -> UnitsAndPercent:
         """What has to be free beside what is booked, before it can have `target`."""
         return target.less(self.booked)
@@ -167,6 +191,62 @@ class SliceSizes(NamedTuple):
 
 def _larger(one: UnitsAndPercent, other: UnitsAndPercent) -> UnitsAndPercent:
     return one.plus(other.less(one))
+
+
+def sizes_of(grant: Grant) -> SliceSizes:
+    """What a grant's container asked for, has and may use."""
+    request = request_of(grant)
+    return SliceSizes(request, request.plus(extra_of(grant)), limit_of(grant))
+
+
+def with_sizes(
+    grant: Grant, sizes: SliceSizes, cards: Sequence[Card], others: frozenset[str]
+) -> Grant | None:
+    """The grant with these sizes, and as many ids of its cards beside its own; None where `others` have them."""
+    before, extra = grant.resized or Resized(limit_of(grant)), dict[str, tuple[str, ...]]()
+    unit = fraction_of(grant).unit
+    for resource, size in ((Resource.MEM, sizes.grown.units), (Resource.CORE, sizes.grown.percent)):
+        held = before.extra.get(resource, ())
+        found = held
+        if size > len(held):
+            ids = (
+                t for c in cards for t in unit_ids(resource, c.number, units_of(c, resource, unit))
+            )
+            found = tuple(text for text in ids if text in held or text not in others)
+        chosen = pick_units(resource, found, () if size < len(held) else held, cards, size)
+        if chosen is None:
+            return None
+        extra |= {resource: chosen} if chosen else {}
+    revision = before.revision + (sizes.limit != before.limit)
+    resized = replace(grant, resized=Resized(sizes.limit, extra, revision))
+    return with_amounts(resized, fraction_of(grant), sizes.request.percent)
+
+
+def growth_room(
+    grant: Grant, ledger: Ledger, state: NodeState, waiting: Iterable[PodHold]
+) -> tuple[UnitsAndPercent, str]:
+    """What a slice may take more, over all its cards, and who has the rest; `waiting` pods are bound here without a grant."""
+    use, blank = ledger.use(), DeviceUse()
+    cards = [card for card in map(state.card, grant.devices) if card is not None]
+    found, coming = [], list(waiting)
+    for card in cards:
+        healthy = state.healthy.get(card.uuid, False) and not state.mark
+        room = room_of(
+            card, use.get(card.uuid, blank), state.terms, is_healthy=healthy, pod=grant.pod
+        )
+        free = UnitsAndPercent(room.free_mem, room.free_core) if healthy else UnitsAndPercent()
+        for hold in coming:
+            demands = (demand.amounts_per_card for demand in hold.unplaced)
+            for part in (hold.by_card().get(card.index, UnitsAndPercent()), *demands):
+                free = free.less(part)
+        found.append(free)
+    if len(cards) < len(grant.devices) or not found:
+        return UnitsAndPercent(), "a card of it is away"
+    mine = [g for g in ledger.grants.values() if not {*g.devices}.isdisjoint(grant.devices)]
+    names = [f"pod {g.pod} {size_text(sizes_of(g).booked, fraction_of(g).unit)}" for g in mine]
+    names += [f"pod {hold.pod}, which is bound here," for hold in coming]
+    units = Units(min(each.units for each in found) * len(cards))
+    return UnitsAndPercent(units, min(each.percent for each in found)), f"held by {few(names)}"
 
 
 def size_text(size: UnitsAndPercent, unit: MemoryUnit) -> str:
@@ -198,6 +278,25 @@ class ResizedSlice:
     card_units: Units = Units(0)
     divides_compute: bool = True
     fixed: str = ""
+
+
+def why_fixed(grant: Grant, *, follows_limits: bool) -> str:
+    """Why the size of a slice cannot change; `follows_limits`: its library reads its limits again."""
+    if grant.holder.kind is ContainerKind.INIT:
+        return "an init container ends by itself; name another container"
+    if not grant.is_isolated:
+        return "nothing limits its slice (mode share, isolation off, or CGPU_DISABLE)"
+    if grant.memory_enforcer is MemoryEnforcer.DRIVER:
+        return "NVIDIA's driver limits its memory, which does not change while it runs"
+    if not follows_limits:
+        return f"its isolation library {grant.library_version} reads its limits once; create the pod again"
+    return ""
+
+
+def kept_text(of: ResizedSlice, sizes: SliceSizes, used: Units) -> str:
+    """That a slice which shrank uses more, for people."""
+    limit, booked = (size_text(each, of.unit) for each in (sizes.limit, sizes.booked))
+    return f"{of.subject} may use {limit}, and uses {used} units; {booked} are kept for it until it uses less"
 
 
 class _NeverValid(NamedTuple):
@@ -312,12 +411,16 @@ def resized_annotation(answer: ResizeAnswer) -> str:
     >>> resized_annotation(ResizeAnswer("main=mem:4", 1024, {"main": has}))
     '{"asked":"main=mem:4","unit_mib":1024,"containers":{"main":{"mem":4,"core":50,"state":"done","since":"2026-11-30T17:00:00Z"}}}'
     """
-    return msgspec.json.encode(answer).decode()
+    text = msgspec.json.encode(answer).decode()
+    if len(text) <= MOST_ON_A_POD:
+        return text
+    short = {name: msgspec.structs.replace(of, text="") for name, of in answer.containers.items()}
+    return msgspec.json.encode(msgspec.structs.replace(answer, containers=short)).decode()
 
 
 def parse_resized(text: str) -> ResizeAnswer | None:
     """What the agent said; None where `text` is none that an agent writes."""
     try:
-        return msgspec.json.decode(text[:_MOST_ANSWERED], type=ResizeAnswer)
+        return msgspec.json.decode(text[:MOST_ON_A_POD], type=ResizeAnswer)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None

@@ -156,6 +156,17 @@ def check_in_service(pending: Pending, state: NodeState) -> None:
             )
 
 
+def check_not_resized(call: Call, ledger: Ledger) -> None:
+    """Raise DoesNotFitError for units that a slice has grown into: the kubelet had not heard of it yet."""
+    for grant in ledger.grants.values():
+        if grant.resized and call.must_include & grant.extra_ids:
+            raise DoesNotFitError(
+                f"pod {grant.pod}, {grant.holder}, was resized and has units that the kubelet gives now; "
+                f"create the pod again",
+                reason="UnitsResized",
+            )
+
+
 def check_device_plugin_serves(state: NodeState, pending: Pending | None) -> None:
     """Raise RequestError where cards go by claims; a container with the first resource gets the second one."""
     if state.allocation_api is AllocationApi.DRA and not (pending and pending.slice_id):

@@ -211,11 +211,14 @@ def limits_text(
     lines: Sequence[CardLimit],
     policy: ComputePolicy = ComputePolicy.FIXED,
     enforcer: MemoryEnforcer = MemoryEnforcer.LIBRARY,
+    revision: int = 0,
 ) -> str:
     """The `limits` file that the isolation library reads: one line per card."""
     text = f"version={LIMITS_VERSION}\nslice={slice_id}\npolicy={policy}\n"
     if enforcer is not MemoryEnforcer.LIBRARY:  # which versions of before expect
         text += f"memory_enforcer={enforcer}\n"
+    if revision:
+        text += f"revision={revision}\n"
     for limit in lines:
         memory = "" if limit.memory_bytes is None else f" memory_bytes={limit.memory_bytes}"
         core = "" if limit.core_percent is None else f" core_percent={limit.core_percent}"

@@ -6,6 +6,7 @@ Shares of devices: what a holder has of one, and what a container needs.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
@@ -150,6 +151,20 @@ def usual_enforcers(*percents: int) -> Enforcers:
     return Enforcers() if is_capped else Enforcers(compute=NOBODY)
 
 
+class Resized(NamedTuple):
+    """What of a slice is no longer as its pod asked.
+
+    Attributes:
+        limit: What it may use now: memory units over all its devices, and percent of each.
+        extra: Resource -> ids of units that it has beside those of the kubelet, which offers them to nobody.
+        revision: Of its limits file, which grows with each change.
+    """
+
+    limit: UnitsAndPercent
+    extra: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    revision: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Grant:
     """Shares of devices, given to a holder.
@@ -162,6 +177,7 @@ class Grant:
         memory_enforcer: Who refuses what is above its memory; the same while it lasts.
         is_checked: False while rules that need the pod spec still have to be checked.
         library_version: Version of the isolation library its mounts name; empty without isolation.
+        resized: None while it is as its pod asked.
     """
 
     slice_id: str
@@ -175,6 +191,7 @@ class Grant:
     is_checked: bool = True
     library_version: str = ""
     created_seconds: float = 0.0
+    resized: Resized | None = None
     holds: tuple[Hold, ...] = field(init=False, repr=False, compare=False)
     all_ids: frozenset[str] = field(init=False, compare=False, repr=False)
 
@@ -207,15 +224,26 @@ class Grant:
 
     @property
     def core_percent(self) -> int:
-        """Compute on each of its devices; 0 is no cap."""
+        """Compute that counts as held on each of its devices; 0 is no cap."""
         return max((share.core_percent for share in self.shares), default=0)
+
+    @property
+    def limit_percent(self) -> int:
+        """Compute that it may use on each of its devices now; 0 is no cap."""
+        return self.resized.limit.percent if self.resized else self.core_percent
+
+    @property
+    def extra_ids(self) -> frozenset[str]:
+        """Ids of units that it has beside those of the kubelet."""
+        extra = self.resized.extra.values() if self.resized else ()
+        return frozenset(chain.from_iterable(extra))
 
     @property
     def enforcers(self) -> Enforcers:
         if not self.is_isolated:
             return Enforcers(NOBODY, NOBODY)
         return usual_enforcers(
-            0 if self.compute_policy is ComputePolicy.NATIVE else self.core_percent
+            0 if self.compute_policy is ComputePolicy.NATIVE else self.limit_percent
         )._replace(memory=self.memory_enforcer.value)
 
     def ids(self, resource: str) -> tuple[str, ...]:

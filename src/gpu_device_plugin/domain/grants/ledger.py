@@ -113,6 +113,10 @@ class Ledger:
     def ids(self) -> frozenset[str]:
         return frozenset().union(*(g.all_ids for g in self.grants.values()))
 
+    def extra_ids(self) -> frozenset[str]:
+        """Units that slices have beyond their requests."""
+        return frozenset().union(*(g.extra_ids for g in self.grants.values() if g.resized))
+
     def rivals(self, pod: PodRef, ids: Iterable[str]) -> tuple[Grant, ...]:
         """Grants of other pods that hold any of `ids`: while one of them lives, `pod` cannot."""
         return tuple(g for g in self.holders(ids) if not g.pod.is_same_pod(pod))

@@ -1,8 +1,9 @@
 """The node state, what the agent knows of its node, as one immutable value; and what it offers the kubelet: pools of units."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB
@@ -174,6 +175,18 @@ class Pool:
 
     resource: str
     groups: tuple[DeviceGroup, ...] = ()
+
+    def without(self, ids: frozenset[str]) -> "Pool":
+        """The pool with these units offered to nobody."""
+        if ids.isdisjoint(chain.from_iterable(group.ids for group in self.groups)):
+            return self
+        parts = [
+            replace(group, ids=part, is_healthy=group.is_healthy and not is_kept)
+            for group in self.groups
+            for is_kept in (False, True)
+            if (part := tuple(each for each in group.ids if (each in ids) is is_kept))
+        ]
+        return replace(self, groups=tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)

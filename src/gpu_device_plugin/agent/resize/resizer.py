@@ -1,0 +1,309 @@
+"""Resizes: what the pods of this node ask of slices that run, step by step (`domain.fractions.resize`).
+
+Every step follows from the grant, what is asked and what is used, so an agent that was killed goes on
+where it was. A step is durable before the container may use it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from gpu_device_plugin.agent.admission.container_setup import ContainerSetup
+from gpu_device_plugin.agent.publish.api_cluster import Cluster
+from gpu_device_plugin.agent.reconcile.call_gate import CallGate
+from gpu_device_plugin.agent.reconcile.holders import Holders
+from gpu_device_plugin.agent.state.event_recorder import EventRecorder
+from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.disk.region import read_region
+from gpu_device_plugin.domain.cards.card import Card
+from gpu_device_plugin.domain.cards.memory_unit import Units
+from gpu_device_plugin.domain.fractions.fraction import fraction_of, limit_of
+from gpu_device_plugin.domain.fractions.pod_annotations import (
+    GROWTH,
+    RESIZE,
+    RESIZED,
+    PodHold,
+    hold_of,
+)
+from gpu_device_plugin.domain.fractions.resize import (
+    AskedSize,
+    ContainerAnswer,
+    ResizeAnswer,
+    ResizedSlice,
+    ResizeState,
+    SliceSizes,
+    check_growth,
+    check_resize,
+    growth_room,
+    kept_text,
+    parse_growth,
+    parse_resize,
+    parse_resized,
+    resized_annotation,
+    sizes_of,
+    why_fixed,
+    with_sizes,
+)
+from gpu_device_plugin.domain.fractions.units import Resource, resources_of
+from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
+from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
+from gpu_device_plugin.domain.node.state import StateReader
+from gpu_device_plugin.domain.scheme_registry import Schemes
+from gpu_device_plugin.errors import (
+    ClusterError,
+    DoesNotFitError,
+    RefusalError,
+    RequestError,
+    StorageError,
+)
+from gpu_device_plugin.kubernetes.objects.events import EventNote, time_stamp
+
+LOOK_SECONDS = 1.0
+_GROWTH_SECONDS = 10.0
+_MOST_STEPS = 6
+_BYTES_PER_MIB = 1 << 20
+
+
+@dataclass(eq=False)
+class _Following:
+    """A pod's resize: what it asks, and how far that is."""
+
+    asked: str
+    due: float  # by the loop's clock: the next decision
+    begun: float  # by the wall clock
+    answers: dict[str, ContainerAnswer] = field(default_factory=dict)
+    is_open: bool = True
+
+
+@dataclass(eq=False)
+class Resizer:
+    """Follows the annotations of the node's pods, each with one decision a second at most."""
+
+    ledger_store: LedgerStore
+    setup: ContainerSetup
+    recorder: EventRecorder
+    state: StateReader
+    schemes: Schemes
+    gate: CallGate
+    holders: Holders
+    cluster: Cluster
+    wall_seconds: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._pods: dict[PodRef, _Following] = {}
+        self._woken = asyncio.Event()
+        self._growth: dict[str, tuple[float, UnitsAndPercent]] = {}
+
+    def pod_synced(self, pod: PodRef) -> None:
+        """The API server has this of a pod now."""
+        annotations, known = self.cluster.annotations_of(pod), self._pods.get(pod)
+        asked = annotations.get(RESIZE, "")
+        if asked != (known.asked if known else ""):
+            due = known.due if known else 0.0
+            self._pods[pod] = new = _Following(asked, due, self.wall_seconds(), is_open=bool(asked))
+            told = parse_resized(annotations.get(RESIZED, ""))
+            if told and told.asked == asked:  # by an agent before this one
+                new.answers = dict(told.containers)
+            self._woken.set()
+
+    def pod_gone(self, pod: PodRef) -> None:
+        self._pods.pop(pod, None)
+
+    async def run(self) -> None:
+        """Follow them, until cancelled."""
+        while True:
+            due = [of.due for of in self._pods.values() if of.is_open]
+            wait = max(0.0, min(due) - _now()) if due else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._woken.wait()
+            self._woken.clear()
+            for pod, of in tuple(self._pods.items()):
+                if of.is_open and of.due <= _now() and self._pods.get(pod) is of:
+                    of.due = _now() + LOOK_SECONDS
+                    if self.holders.has_passed:
+                        await self._follow(pod, of)
+
+    async def _follow(self, pod: PodRef, of: _Following) -> None:
+        spec, text = self.cluster.specs().get(pod.key), ""
+        if spec is None or spec.ref != pod:
+            return
+        before, of.is_open = of.answers, False
+        try:
+            asked = parse_resize(of.asked)
+            of.answers = {name: await self._answer(spec, name, asked[name], of) for name in asked}
+        except RequestError as error:
+            text, of.answers = str(error), {}
+        # An annotation that nobody could have read may be long.
+        answer = ResizeAnswer("" if text else of.asked, self.state().unit.mib, of.answers, text)
+        self.cluster.annotate_pod(pod, {RESIZED: resized_annotation(answer)})
+        for name, each in of.answers.items():
+            if name not in before or before[name].state is not each.state:
+                self._tell(pod, name, each)
+        if text:
+            self.recorder.post(EventNote(pod, "ResizeRefused", text))
+
+    def _tell(self, pod: PodRef, name: str, of: ContainerAnswer) -> None:
+        reason = {
+            ResizeState.DONE: "Resized",
+            ResizeState.WAITS: "ResizeWaits",
+            ResizeState.REFUSED: "ResizeRefused",
+        }[of.state]
+        percent = f" and {of.core} % compute" if of.core else ""
+        text = of.text or f"container {name} has {of.mem} units{percent} now"
+        is_warning = of.state is ResizeState.REFUSED
+        self.recorder.post(EventNote(pod, reason, text, is_warning=is_warning))
+
+    async def _answer(
+        self, spec: PodRequest, name: str, asked: AskedSize, of: _Following
+    ) -> ContainerAnswer:
+        """One decision, and how far its container is then."""
+        before, now = of.answers.get(name), self.wall_seconds()
+        is_late = asked.within_seconds is not None and now - of.begun > asked.within_seconds
+        waits = ResizeState.REFUSED if is_late else ResizeState.WAITS
+        state, text = ResizeState.DONE, ""
+        try:
+            slice_ = await self._slice(spec, name)
+            target = check_resize(slice_, asked)
+            if before and before.state is ResizeState.REFUSED and slice_.sizes.limit != target:
+                return before
+            grant, is_told = await self._move(self._grant(spec, name), slice_, target)
+            of.is_open |= not is_told
+            if sizes_of(grant).is_more_than(target):
+                state, of.is_open = waits, True
+                text = kept_text(slice_, sizes_of(grant), self._used(grant))
+        except RequestError as error:
+            state, text = ResizeState.REFUSED, str(error)
+        except (RefusalError, StorageError, ClusterError) as error:
+            state, text = waits, str(error)
+            of.is_open |= not is_late
+        held = self._fractions(spec.ref, name)
+        size = limit_of(held[0]) if held else UnitsAndPercent()
+        is_new = before is None or before.state is not state
+        since = time_stamp(now) if before is None or is_new else before.since
+        return ContainerAnswer(size.units, size.percent, state, since, text)
+
+    def _fractions(self, pod: PodRef, name: str) -> Sequence[Grant]:
+        """By name and uid: what says that it is a static pod's mirror has any uid that it likes."""
+        found = self.ledger_store.ledger.of_pod(pod, name)
+        return [g for g in found if g.pod.key == pod.key and self.schemes.is_fraction(g)]
+
+    def _grant(self, spec: PodRequest, name: str) -> Grant:
+        held, container = self._fractions(spec.ref, name), spec.container(name)
+        if held:
+            return held[0]
+        subject = f"pod {spec.ref}, container {name}, on node {self.state().node}"
+        if container is None or not container.amount(Resource.MEM) or not spec.asks_units:
+            why = "has no slice of its own; claims, whole cards and replicas keep their size"
+            raise RequestError(f"{subject}, {why}", reason="NotResizable")
+        raise DoesNotFitError(f"{subject}, has no slice yet", reason="NoGrant")
+
+    async def _slice(self, spec: PodRequest, name: str) -> ResizedSlice:
+        grant, state = self._grant(spec, name), self.state()
+        fraction, version = fraction_of(grant), grant.library_version
+        units = [card.capacity(fraction.unit) for card in self._cards(grant)]
+        return ResizedSlice(
+            f"pod {spec.ref}, container {name}, on node {state.node}",
+            sizes_of(grant),
+            fraction.unit,
+            len(grant.devices),
+            Units(min(units)),
+            Resource.CORE in resources_of(fraction.mode),
+            why_fixed(grant, follows_limits=await self.setup.library.follows_limits(version)),
+        )
+
+    def _cards(self, grant: Grant) -> Sequence[Card]:
+        cards = [card for card in map(self.state().card, grant.devices) if card is not None]
+        if not cards or len(cards) < len(grant.devices):
+            raise DoesNotFitError(f"{grant.holder}: a card of it is away", reason="CardGone")
+        return cards
+
+    async def _move(
+        self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent
+    ) -> tuple[Grant, bool]:
+        """As many steps as may follow each other; also whether running processes know of the last one.
+
+        What a slice no longer may use is given back by a later decision: an allocation may have begun.
+        """
+        has_shrunk, is_told = False, True
+        for _ in range(_MOST_STEPS):
+            if grant.resized:
+                await self.setup.make_files(grant)
+                is_told = self.setup.files.tell(grant.slice_id, grant.resized.revision)
+            sizes = sizes_of(grant)
+            following = sizes.towards(target, self._used(grant))
+            gives_back = sizes.booked.less(following.booked) != UnitsAndPercent()
+            if following == sizes or (gives_back and (has_shrunk or not is_told)):
+                break
+            has_shrunk = sizes.limit.less(following.limit) != UnitsAndPercent()
+            if sizes.missing(target) == UnitsAndPercent():
+                grant = await self._take(grant, following)
+                continue
+            allowed = await self._allowed(grant.pod.namespace)
+            self._check_growth(grant, slice_, target, allowed)
+            async with self.gate.quiet():  # no call of the kubelet is being decided
+                self._check_growth(grant, slice_, target, allowed)
+                grant = await self._take(grant, following)
+        return grant, is_told
+
+    async def _take(self, grant: Grant, sizes: SliceSizes) -> Grant:
+        ledger, view = self.ledger_store.ledger, self.schemes.dividing_view(self.state())
+        others = ledger.ids() | ledger.extra_ids()
+        after = with_sizes(grant, sizes, self._cards(grant), others)
+        if after is None:
+            raise DoesNotFitError(f"{grant.holder}: no units of its card are free", reason="NoRoom")
+        sized = self.schemes.fractions.with_size(after, view)
+        if not await self.ledger_store.exchange(grant, sized):
+            raise DoesNotFitError(f"{grant.holder}: its slice was changed", reason="NoGrant")
+        return sized
+
+    def _check_growth(
+        self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent, allowed: UnitsAndPercent
+    ) -> None:
+        ledger, state = self.ledger_store.ledger, self.state()
+        others = UnitsAndPercent()
+        for each in ledger.grants.values():
+            if each.pod.namespace == grant.pod.namespace and each.slice_id != grant.slice_id:
+                others = others.plus(sizes_of(each).grown)
+        free, holders = growth_room(grant, ledger, state, self._waiting(grant.pod))
+        check_growth(slice_, target, allowed, others, free, holders)
+
+    def _waiting(self, pod: PodRef) -> Iterator[PodHold]:
+        """What pods that are bound here, and do not have it yet, have been promised."""
+        for spec in tuple(self.cluster.specs().values()):
+            # The kubelet has admitted a static pod before its mirror comes.
+            if spec.is_mirror or not spec.asks_units or spec.ref.is_same_pod(pod):
+                continue
+            lacking = [c for c in spec.asking if not self._fractions(spec.ref, c.name)]
+            if any(c.amount(Resource.MEM) for c in lacking):
+                left = replace(spec, containers=tuple(lacking))
+                yield hold_of(left, self.cluster.annotations_of(spec.ref))
+
+    async def _allowed(self, namespace: str) -> UnitsAndPercent:
+        """What the operator lets grown slices of a namespace have here; ClusterError where it is not known."""
+        until, known = self._growth.get(namespace, (0.0, UnitsAndPercent()))
+        if until <= _now():
+            text = await self.cluster.namespace_annotation(namespace, GROWTH)
+            try:
+                known = parse_growth(text)
+            except RequestError as error:
+                raise DoesNotFitError(
+                    f"annotation {GROWTH} of namespace {namespace}: {error}", reason=error.reason
+                ) from error
+            self._growth = {name: of for name, of in self._growth.items() if of[0] > _now()}
+            self._growth[namespace] = _now() + _GROWTH_SECONDS, known
+        return known
+
+    def _used(self, grant: Grant) -> Units:
+        """The units, over all its cards, that what it uses of one card takes."""
+        used, unit = read_region(self.setup.files.region(grant.slice_id)), fraction_of(grant).unit
+        each = [0]
+        for card in self._cards(grant):
+            mib = -(-used[card.uuid].memory_bytes // _BYTES_PER_MIB) if card.uuid in used else 0
+            each.append(-(-mib * card.capacity(unit) // card.memory_mib))
+        return Units(max(each) * len(grant.devices))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
