@@ -3,15 +3,18 @@
 from tests.domain.words import CORE, INIT, MEM, grant, listed
 from tests.held import changed
 
-from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
+from gpu_device_plugin.domain.grants.container_edits import CONFIG_DIR, ContainerEdits, Mount
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
+from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
+    complete_holder,
     corrected_uid,
     fill_units,
+    find_doubles,
     find_unknown,
     pass_on_units,
+    rename_holder,
 )
 from gpu_device_plugin.domain.node.pods import HeldUnits, PodRef
 
@@ -33,7 +36,7 @@ def test_a_slice_that_an_init_container_had_first_is_its_heirs() -> None:
     shared = _init("m00 m01", "c00")
     pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
 
-    found = pass_on_units(shared, pods, _ledger(shared))
+    found = pass_on_units(shared, pods, _ledger(shared), ())
 
     assert (found.container, found.is_checked) == ("main", False)
     assert found.slice_id == shared.slice_id
@@ -45,8 +48,8 @@ def test_a_slice_with_an_heir_of_its_own_stays_the_init_containers() -> None:
     main = grant("a", "m00 m01", "c00")
     pods = [listed("a", main={MEM: _ids("m00 m01"), CORE: _ids("c00")})]
 
-    assert pass_on_units(init, pods, _ledger(init, main)) is init
-    assert pass_on_units(main, pods, _ledger(init, main)) is main
+    assert pass_on_units(init, pods, _ledger(init, main), ()) is init
+    assert pass_on_units(main, pods, _ledger(init, main), ()) is main
 
 
 def test_units_taken_over_from_an_init_container_come_back_too() -> None:
@@ -95,3 +98,35 @@ def test_a_pod_made_again_on_the_same_units_has_no_second_grant() -> None:
     )  # of a static pod, while the API server was away
     assert corrected_uid(old, reported, _ledger(old, unsure)) == "uid-old"
     assert corrected_uid(unsure, reported, _ledger(old, unsure)) == "uid-new"
+
+
+def _mounting(uid: str, container: str, slice_id: str) -> CheckpointEntry:
+    """An entry of the checkpoint whose answer mounts this slice."""
+    mount = Mount(CONFIG_DIR, f"/run/x/slices/{slice_id}/config", is_read_only=True)
+    return CheckpointEntry(uid, container, MEM, _ids("m00"), ContainerEdits(mounts=(mount,)))
+
+
+def test_who_has_a_slice_mounted_holds_it_whatever_units_and_names_say() -> None:
+    """A container made again under its name was answered with its predecessor's slice; its rules are due again."""
+    before = changed(grant("a", "m00", "c00"), slice_id="old", container="prepare")
+    snapshot = KubeletSnapshot((), [_mounting("uid-new", "main", "old")])
+
+    now = rename_holder(before, *complete_holder(before, snapshot))
+
+    assert (now.pod.uid, now.container, now.is_checked) == ("uid-new", "main", False)
+
+
+def test_a_slice_that_two_have_mounted_is_nobodys_by_that() -> None:
+    both = [_mounting("uid-a", name, "old") for name in ("prepare", "main")]
+
+    assert KubeletSnapshot((), both).mounted_by == {}
+
+
+def test_of_two_slices_of_one_container_the_mounted_one_stays() -> None:
+    """While none is known to be mounted, both stay."""
+    first, second = (changed(grant("a", "m00", "c00"), slice_id=name) for name in ("one", "two"))
+    ledger = _ledger(first, second)
+
+    assert find_doubles(ledger, {"two": ("uid-a", "main")}) == {"one"}
+    assert find_doubles(ledger, ()) == frozenset()
+    assert find_doubles(ledger, ("one", "two")) == frozenset()

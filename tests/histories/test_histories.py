@@ -438,6 +438,15 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("create", 3.0, {"pod": 8, "shape": "init, sidecar"}),
         ),
     ),
+    "a container with the units of its init container starts while the agent knows no pod spec": (
+        3,
+        (
+            Step("create", 20.0, {"pod": 1, "shape": "small"}),
+            Step("api_away", 1.0, {"seconds": 70.0}),
+            Step("kill_agent", 8.0, {"steps": 0}),
+            Step("create", 3.0, {"pod": 8, "shape": "init"}),
+        ),
+    ),
     "a pod that asked for nothing is made again under its name, and the watch is behind": (
         0,
         (

@@ -140,8 +140,8 @@ _LONGEST_PAUSES = 6
 class Succession:
     """At most one successor at a time, started when it is wanted and due.
 
-    `pause_seconds` pass before the first successor for a card that fails, and between two. For a card that
-    goes on failing they double up to six times as long, until the child no longer wants one.
+    `pause_seconds` pass before the first successor for a card that fails, and between two. They double up to
+    six times as long: for a card that fails until the child no longer wants one, else while successors fail.
     """
 
     def __init__(self, start: Callable[[], Awaitable[ChildProcess]], pause_seconds: float) -> None:
@@ -149,6 +149,7 @@ class Succession:
         self._first_seconds = self._pause_seconds = pause_seconds
         self._due_seconds: float | None = None
         self._began_seconds = -pause_seconds
+        self._failed = 0  # successors in a row
         self._task: asyncio.Task[None] | None = None
         self._child: ChildProcess | None = None
         self._inventory: InventoryLine | None = None
@@ -167,15 +168,16 @@ class Succession:
             self._due_seconds, self._pause_seconds = None, self._first_seconds
             return
         due = now + self._pause_seconds
+        longest = self._first_seconds * _LONGEST_PAUSES
         if reopen == "changed":  # which a card that has failed for long must not keep waiting
-            due = max(now, self._began_seconds + self._first_seconds)
+            pause = min(self._first_seconds * 2.0**self._failed, longest)
+            due = max(now, self._began_seconds + pause)
         self._due_seconds = due if self._due_seconds is None else min(due, self._due_seconds)
         is_busy = self._child is not None or (self._task is not None and not self._task.done())
         if self._due_seconds > now or is_busy:
             return
         self._due_seconds = None
         self._began_seconds = now
-        longest = self._first_seconds * _LONGEST_PAUSES
         self._pause_seconds = min(self._pause_seconds * 2, longest)
         self._task = asyncio.create_task(self._prepare())
 
@@ -193,15 +195,16 @@ class Succession:
             while isinstance(line, Starting | Asking | Beat):
                 line = await self._child.line()
         except NvmlError as error:
-            await self._failed(str(error))
+            await self._fail(str(error))
         else:
             if isinstance(line, InventoryLine):
-                self._inventory = line
+                self._inventory, self._failed = line, 0
             else:
-                await self._failed(f"instead of the inventory it said {line}")
+                await self._fail(f"instead of the inventory it said {line}")
 
-    async def _failed(self, error: str) -> None:
+    async def _fail(self, error: str) -> None:
         """The child has not opened NVML; while it cannot be ended there is no other one."""
+        self._failed += 1
         _log.warning("NVML not opened again", error=error)
         if self._child is not None:
             await self._child.end()

@@ -13,6 +13,7 @@ import structlog
 from gpu_device_plugin.agent.reconcile.snapshot_reader import SnapshotReader
 from gpu_device_plugin.domain.grants.caller import Call
 from gpu_device_plugin.domain.grants.grant import Grant
+from gpu_device_plugin.domain.grants.kubelet_snapshot import KubeletSnapshot
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import is_over
 from gpu_device_plugin.domain.grants.snapshot_comparison import (
@@ -150,7 +151,7 @@ class HolderCheck:
         return found
 
     def named(self, grant: Grant) -> KnownHolder:
-        return complete_holder(grant, self.snapshots.readable_entries())
+        return complete_holder(grant, KubeletSnapshot((), self.snapshots.readable_entries()))
 
     def _pods_in_checkpoint(self, ids: frozenset[str]) -> set[PodRef]:
         """Pods that have any of these units by the checkpoint, as far as the ledger may lack them.

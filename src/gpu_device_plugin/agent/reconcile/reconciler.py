@@ -167,7 +167,7 @@ class Reconciler:
         left = store.ledger.release(over)
         completed = self._complete(left, witnesses)
         whole = Ledger({**left.grants, **{grant.slice_id: grant for grant in completed}})
-        over |= find_doubles(whole)
+        over |= find_doubles(whole, witnesses.snapshot.mounted_by)
         kept = [grant for grant in completed if grant.slice_id not in over]
         store.amend([*kept, *self._adopt(whole, witnesses)], ended=over)
         for slice_id in over:
@@ -200,12 +200,12 @@ class Reconciler:
         }
         found = []
         for grant in ledger.grants.values():
-            named = rename_holder(grant, *complete_holder(grant, snapshot.entries))
+            named = rename_holder(grant, *complete_holder(grant, snapshot))
             named = rename_holder(
                 named, corrected_uid(named, snapshot.uids_by_holding, ledger), named.container
             )
             listed, own, of_scheme = parts[schemes.of_grant(grant)]
-            named = pass_on_units(named, listed, own)
+            named = pass_on_units(named, listed, own, snapshot.mounted_by)
             entries = of_scheme(snapshot.of_container(named.pod.uid, named.container))
             named = fill_units(named, entries, there)
             spec = specs.get(named.pod.uid)

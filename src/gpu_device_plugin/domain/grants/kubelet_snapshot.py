@@ -1,5 +1,6 @@
 """The kubelet snapshot: PodResources List and the checkpoint, as far as our units go."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,6 +78,14 @@ class KubeletSnapshot:
     @cached_property
     def held(self) -> Sequence[HeldUnits]:
         return (*map(_from_checkpoint, self.entries), *self.listed_units)
+
+    @cached_property
+    def mounted_by(self) -> Mapping[str, tuple[str, str]]:
+        """Slice -> uid and container of the only one that has it mounted, by the checkpoint."""
+        found = defaultdict[str, set[tuple[str, str]]](set)
+        for units in self.held:
+            found[units.slice_id].add((units.pod.uid, units.container))
+        return {slice_: next(iter(by)) for slice_, by in found.items() if slice_ and len(by) == 1}
 
     @property
     def listed_units(self) -> Iterator[HeldUnits]:

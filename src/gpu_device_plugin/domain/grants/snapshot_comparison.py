@@ -1,11 +1,15 @@
 """The kubelet snapshot compared with the grants: how far they differ, and what corrects a grant."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from gpu_device_plugin.domain.grants.grant import Grant
-from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry, Holding
+from gpu_device_plugin.domain.grants.kubelet_snapshot import (
+    CheckpointEntry,
+    Holding,
+    KubeletSnapshot,
+)
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod
 from gpu_device_plugin.errors import UnknownPodError
@@ -51,20 +55,17 @@ def find_unknown(ledger: Ledger, held: Iterable[HeldUnits]) -> list[HeldUnits]:
     ]
 
 
-def find_doubles(ledger: Ledger) -> frozenset[str]:
-    """Slices of containers that have another one with the same units.
+def find_doubles(ledger: Ledger, mounted: Collection[str]) -> frozenset[str]:
+    """Slices that nobody has mounted, of containers that have mounted another one with the same units.
 
-    Without the pod spec the calls for one container may have been taken for those of two. The slice
-    that was given memory stays, because the container has its limits.
+    Without the pod spec the calls for one container may have been taken for those of two.
     """
-    first: dict[tuple[object, ...], str] = {}
-    fractions = (g for g in ledger.grants.values() if g.units and g.container)
-    for grant in sorted(fractions, key=lambda g: not any(s.memory_mib for s in g.shares)):
-        first.setdefault((grant.pod, grant.container, grant.all_ids), grant.slice_id)
+    grants = ledger.grants.values()
+    served = {(g.pod, g.container, g.all_ids) for g in grants if g.slice_id in mounted}
     return frozenset(
         grant.slice_id
-        for grant in ledger.grants.values()
-        if first.get((grant.pod, grant.container, grant.all_ids), grant.slice_id) != grant.slice_id
+        for grant in grants
+        if grant.slice_id not in mounted and (grant.pod, grant.container, grant.all_ids) in served
     )
 
 
@@ -75,11 +76,13 @@ class KnownHolder(NamedTuple):
     container: str
 
 
-def complete_holder(grant: Grant, entries: Sequence[CheckpointEntry]) -> KnownHolder:
-    """The holder of a grant, completed from the checkpoint."""
+def complete_holder(grant: Grant, snapshot: KubeletSnapshot) -> KnownHolder:
+    """The holder of a grant by the checkpoint: who has its slice mounted; else completed by its units."""
+    if mounted := snapshot.mounted_by.get(grant.slice_id):
+        return KnownHolder(*mounted)
     if grant.pod.uid and grant.container:
         return KnownHolder(grant.pod.uid, grant.container)
-    for entry in entries:
+    for entry in snapshot.entries:
         ids = grant.ids(entry.resource)
         same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
         if ids and entry.ids == frozenset(ids) and same_pod:
@@ -88,13 +91,15 @@ def complete_holder(grant: Grant, entries: Sequence[CheckpointEntry]) -> KnownHo
     return KnownHolder(grant.pod.uid, grant.container)
 
 
-def pass_on_units(grant: Grant, listed: Sequence[ListedPod], ledger: Ledger) -> Grant:
+def pass_on_units(
+    grant: Grant, listed: Sequence[ListedPod], ledger: Ledger, mounted: Collection[str]
+) -> Grant:
     """The grant under the name of the container that holds it now, instead of an init container's.
 
     Without the pod spec a container that reuses an init container's units looks like that one
     asking again, so both have one slice. List never shows the init container.
     """
-    if grant.is_checked and not grant.holder.is_handed_on:
+    if grant.slice_id in mounted or (grant.is_checked and not grant.holder.is_handed_on):
         return grant  # the app container of that name: anyone who else holds its units is refused
     ids = {resource: frozenset(held) for resource, held in grant.units.items()}
     for entry in listed:
@@ -143,11 +148,15 @@ def corrected_uid(grant: Grant, reported: Mapping[Holding, str], ledger: Ledger)
 
 
 def rename_holder(grant: Grant, uid: str, container: str) -> Grant:
-    """The grant with this uid and container; unchanged if it has them already."""
+    """The grant with this uid and container; unchanged if it has them already.
+
+    Where it had been taken for another container's, its rules have to be checked again.
+    """
     if (uid, container) == (grant.pod.uid, grant.container):
         return grant
-    pod = replace(grant.pod, uid=uid)
-    return replace(grant, holder=replace(grant.holder, pod=pod, container=container))
+    holder = replace(grant.holder, pod=replace(grant.pod, uid=uid), container=container)
+    is_checked = grant.is_checked and grant.container in ("", container)
+    return replace(grant, holder=holder, is_checked=is_checked)
 
 
 def check_holder(
