@@ -22,7 +22,7 @@ def cards_by_uuid(cluster: Cluster) -> dict[str, int]:
 def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
     cluster: Cluster,
 ) -> None:
-    """R-101, R-301."""
+    """R-101, R-301; its limits are mounted read-only."""
     cluster.apply(source_job(CUDA_SAMPLE, SCRIPT))
     cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=300s")
     log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
@@ -34,12 +34,6 @@ def test_the_sample_job_runs_with_two_units_and_thirty_percent_of_one_card(
     assert received["ALIYUN_COM_GPU_MEM_POD"] == "2"
     # 2 of 15 units of 16160 MiB are 2154 MiB.
     assert f"device={uuid} memory_bytes={2154 * 2**20} core_percent=30" in log
-
-
-def test_the_limits_are_mounted_read_only(cluster: Cluster) -> None:
-    cluster.apply(source_job(CUDA_SAMPLE, SCRIPT))
-    cluster.kubectl("wait", "--for=condition=complete", "job/cuda-sample", "--timeout=300s")
-    log = cluster.kubectl("logs", "-l", "app=cuda-sample", "--tail=-1")
     mounts = {fields[1]: fields[3] for line in log.splitlines() if len(fields := line.split()) == 6}
     options = {path: text.split(",")[0] for path, text in mounts.items()}
     assert options["/run/gpu-device-plugin/config"] == "ro"
