@@ -198,8 +198,7 @@ bool turns_are_wanted(int card, uint64_t now_ns);
  */
 bool turns_yields(int card, bool to_holder, uint64_t now_ns);
 
-/* Does one that waits have far less of the card than this process? Has this one far less? */
-bool turns_owes(int card, uint64_t now_ns);
+/* Has this process far less of the card than one that was let go? */
 bool turns_is_owed(int card);
 
 /* Who of the slice has its lease of the card, or had it last. */

@@ -424,7 +424,7 @@ static uint64_t ask(struct meter *meter, struct meter_launch *launch)
 		return 0;
 	if (launch->is_copy && launch->estimate.is_known && now_ns - meter->kernel_ns >= ALONE_NS)
 		return turns_yields(card, true, now_ns) ? NAP_LEAST_NS : 0;
-	const bool is_holder = lease.is_own && holds(page, now_ns) && !turns_owes(card, now_ns) &&
+	const bool is_holder = lease.is_own && holds(page, now_ns) &&
 			       (credit_ns >= 2 * (int64_t)NEED_NS ||
 				!owes(card, credit_ns * 100 / percent - (int64_t)now_ns, now_ns));
 	const int64_t need_ns = turns_is_owed(card) ? NEED_OWED_NS : NEED_NS;

@@ -11,7 +11,7 @@
 enum { SLOT_BITS = 8, UNIT_BITS = 10 };
 _Static_assert(REGION_SLOTS == 1 << SLOT_BITS, "a slot has its place in the word");
 
-/* So much less than another is far less. */
+/* So much less than one that was let go is far less. */
 #define OWED_NS (CREDIT_IDLE_NS / 2)
 
 static uint64_t until_of(uint64_t word)
@@ -82,17 +82,6 @@ static void note_let_go(int card, int slot)
 	_Atomic uint64_t *turn_ns = &slice_region()->cards[card].turn_ns;
 
 	atomic_store(turn_ns, larger(atomic_load(turn_ns), atomic_load(&of(card)->had_ns[slot])));
-}
-
-bool turns_owes(int card, uint64_t now_ns)
-{
-	const int own = slice_slot();
-	const uint64_t own_ns = own < 0 ? 0 : had_ns(card, own);
-
-	for (int i = 0; i < slots(); i++)
-		if (wants(card, i, now_ns) && had_ns(card, i) + OWED_NS < own_ns)
-			return true;
-	return false;
 }
 
 bool turns_is_owed(int card)
