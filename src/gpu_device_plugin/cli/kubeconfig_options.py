@@ -30,7 +30,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 _PART = r"(\d{1,6}(?:\.\d{1,6})?)(ms|[smh])"
 
 
-class _Seconds(click.ParamType[float]):
+class Seconds(click.ParamType[float]):
     """A time as kubectl takes it, for instance 500ms, 5s or 1m30s; a bare number is in seconds."""
 
     name = "duration"
@@ -74,7 +74,7 @@ _OPTIONS = (
         "--request-timeout",
         "request_seconds",
         metavar="TIME",
-        type=_Seconds(),
+        type=Seconds(),
         default="0",
         help="Timeout of each request to the API server, such as 5s; 0 keeps the usual timeouts.",
     ),

@@ -8,10 +8,12 @@ import gpu_device_plugin.cli.plain_structlog  # noqa: F401  # first
 
 # isort: split
 import datetime
+import math
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +22,7 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import (
     KubeconfigChoice,
     Listing,
+    Seconds,
     VerbResult,
     kubeconfig_options,
     listing,
@@ -94,8 +97,8 @@ async def _read_nodes(
 def gpu() -> None:
     """The cluster's shared GPUs: who holds what, what is free, and what is wrong.
 
-    Reads only. Exit codes: 0 done, 1 failed (`doctor`: found a problem), 2 wrong usage, 3 there is
-    no such pod, or no such node with cards.
+    Only `resize` changes anything. Exit codes: 0 done, 1 failed (`doctor`: found a problem), 2 wrong
+    usage, 3 there is no such pod, or no such node with cards.
     """
 
 
@@ -296,6 +299,61 @@ def totals(team_label: str, listing: Listing) -> None:
         )
 
     listing.show(read)
+
+
+@gpu.command()
+@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=_PODS)
+@click.option(
+    "-c",
+    "--container",
+    metavar="NAME",
+    default="",
+    help="Default: the only container with a slice.",
+)
+@click.option(
+    "--mem", type=Number(1, 100_000), metavar="UNITS", help="Memory, in units of the node."
+)
+@click.option("--core", type=Number(5, 100), metavar="PERCENT", help="Compute, a multiple of 5.")
+@click.option(
+    "--within",
+    "within_seconds",
+    type=Seconds(),
+    metavar="TIME",
+    help="Give up after this time, such as 60s.",
+)
+@click.option("--wait", "is_waited_for", is_flag=True, help="Wait until it is in effect.")
+@listing("-n", usual="that of the context")
+def resize(  # noqa: PLR0913, PLR0917 - each is an option
+    pod: str,
+    container: str,
+    mem: int | None,
+    core: int | None,
+    within_seconds: float | None,
+    is_waited_for: bool,  # noqa: FBT001
+    listing: Listing,
+) -> None:
+    """Change the memory and compute of a container that runs.
+
+    What is not named stays as it is. A slice grows only into what is free on its card, as far as
+    the operator allows its namespace. It waits where nothing is free, and shrinks when less is in use.
+
+    With --wait the exit code is 0 when it is in effect, and 1 with the reason when it cannot be.
+    """
+    from gpu_device_plugin.overview.resizing import WantedResize, run_resize
+
+    if mem is None and core is None:
+        raise ConfigError("name --mem, --core or both")
+    if core is not None and core % 5:
+        raise ConfigError(
+            f"--core {core} is not valid: the percentage must be one of 5, 10, ... 100"
+        )
+    where, name = parse_pod(pod, listing.namespace or None, listing.cluster.namespace)
+    within = None if within_seconds is None else math.ceil(within_seconds)
+    wanted = WantedResize(where, name, container, mem, core, within)
+    tell = partial(click.echo, err=True)
+    click.echo(
+        listing.cluster.ask(lambda api: run_resize(api, wanted, tell, is_waited_for=is_waited_for))
+    )
 
 
 @gpu.command("explain")

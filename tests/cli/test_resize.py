@@ -1,0 +1,182 @@
+"""`kubectl gpu resize` writes what a person asks, and ends with what the agent answers."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+from click.testing import Result
+from tests.cli.test_overview import Cluster, cluster
+from tools.harness.objects import path, pod
+from tools.harness.waiting import until
+
+from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE, RESIZED
+from gpu_device_plugin.domain.fractions.resize import (
+    ContainerAnswer,
+    ResizeAnswer,
+    ResizeState,
+    resized_annotation,
+)
+from gpu_device_plugin.errors import ClusterError, ConfigError, NotKnownError
+
+__all__ = ["cluster"]
+
+
+WAITS = "2 units of 1024 MiB more needed, 1 unit of 1024 MiB free on its card; ns/ants has 12"
+
+
+async def running(cluster: Cluster, annotations: dict[str, str] | None = None, **spec: Any) -> None:
+    """A pod with a slice of 2 units and 30 %."""
+    asking = pod("book", 2, 30, on="gpu-a", annotations=annotations)
+    asking["spec"] |= spec
+    await cluster.add(asking)
+
+
+async def answered(cluster: Cluster, asked: str, *answers: tuple[ResizeState, str]) -> None:
+    """The agent's answers, each one after another, once the pod asks."""
+    where = path(pod("book"))
+
+    def told(key: str) -> str:
+        found: str = cluster.server.objects[where]["metadata"].get("annotations", {}).get(key, "")
+        return found
+
+    await until(lambda: told(RESIZE) == asked, 10)
+    reads = 0
+    for state, text in answers:
+        await until(partial(has_read, cluster, reads), 10)
+        has = ContainerAnswer(4 if state is ResizeState.DONE else 2, 30, state, "", text)
+        said = resized_annotation(ResizeAnswer(asked, 1024, {"a": has}))
+        cluster.server.patch(where, {"metadata": {"annotations": {RESIZED: said}}})
+        reads = count_of_reads(cluster) + 1
+
+
+def has_read(cluster: Cluster, reads: int) -> bool:
+    """Whether somebody has read the pod more often."""
+    return count_of_reads(cluster) > reads
+
+
+def count_of_reads(cluster: Cluster) -> int:
+    """How often somebody has read the pod."""
+    asked = cluster.server.requests
+    return sum(each.method == "GET" and each.path == path(pod("book")) for each in asked)
+
+
+async def resize(cluster: Cluster, *words: str) -> Result:
+    """What it prints and its exit code."""
+    return await cluster.run("resize", "ns/book", *words, columns=200)
+
+
+async def test_a_resize_that_is_done_ends_well(cluster: Cluster) -> None:
+    """It names the unit, and what other containers ask stays."""
+    await running(cluster, annotations={RESIZE: "side=mem:1"})
+    asked = "side=mem:1;a=mem:4,within:60s"
+    done, _ = await asyncio.gather(
+        resize(cluster, "--mem", "4", "--within", "1m", "--wait"),
+        answered(cluster, asked, (ResizeState.WAITS, WAITS), (ResizeState.DONE, "")),
+    )
+
+    has = "ns/book, container a has"
+    assert done.stdout == f"{has} 4 units of 1024 MiB and 30 % compute\n"
+    assert done.stderr == f"{has} 2 units of 1024 MiB and 30 % compute: {WAITS}\n"
+    assert done.exit_code == 0
+
+
+async def test_a_resize_that_waits_is_told_at_once(cluster: Cluster) -> None:
+    await running(cluster)
+    waits, _ = await asyncio.gather(
+        resize(cluster, "--core", "50"), answered(cluster, "a=core:50", (ResizeState.WAITS, WAITS))
+    )
+
+    assert (
+        waits.stdout == f"ns/book, container a has 2 units of 1024 MiB and 30 % compute: {WAITS}\n"
+    )
+    assert waits.exit_code == 0
+
+
+async def test_a_refused_resize_fails_with_its_reason_and_can_be_asked_again(
+    cluster: Cluster,
+) -> None:
+    """Its annotation goes first: the same words alone would change nothing."""
+    await running(cluster)
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="its namespace is allowed nothing"):
+            await asyncio.gather(
+                resize(cluster, "--mem", "9", "--wait"),
+                answered(
+                    cluster, "a=mem:9", (ResizeState.REFUSED, "its namespace is allowed nothing")
+                ),
+            )
+    patches = [each for each in cluster.server.requests if each.method == "PATCH"]
+    asked = [each.body["metadata"]["annotations"][RESIZE] for each in patches]
+    assert asked == ["a=mem:9", None, "a=mem:9"]
+
+
+async def test_a_pod_that_asks_something_else_meanwhile_is_named(cluster: Cluster) -> None:
+    await running(cluster)
+    with pytest.raises(ClusterError, match="something else is asked of ns/book, container a now"):
+        await asyncio.gather(resize(cluster, "--mem", "9", "--wait"), changed(cluster))
+
+
+async def changed(cluster: Cluster) -> None:
+    """Somebody writes another size."""
+    await answered(cluster, "a=mem:9")
+    other = {"metadata": {"annotations": {RESIZE: "a=mem:3"}}}
+    cluster.server.patch(path(pod("book")), other)
+
+
+async def test_an_agent_that_is_away_is_named(cluster: Cluster) -> None:
+    await running(cluster)
+    silent = await resize(cluster, "--mem", "4")
+
+    assert "the agent of node gpu-a has not answered yet" in silent.output
+    assert silent.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        ([], ConfigError, "name --mem, --core or both"),
+        (["--core", "7"], ConfigError, "--core 7 is not valid: the percentage must be one of 5"),
+        (["--mem", "4", "-c", "first"], ConfigError, "first of pod ns/book is an init container"),
+        (
+            ["--mem", "4", "-c", "log"],
+            ConfigError,
+            "log of pod ns/book asks for no aliyun.com/gpu-mem",
+        ),
+        (
+            ["--mem", "4", "-c", "x"],
+            NotKnownError,
+            "pod ns/book has no container x; with a slice: a, b",
+        ),
+        (["--mem", "4"], ConfigError, r"no single container with a slice \(a, b\); name one"),
+    ],
+)
+async def test_a_wrong_question_names_what_is_there(
+    cluster: Cluster, words: list[str], error: type[Exception], text: str
+) -> None:
+    """Nothing is written."""
+    slice_ = {"limits": {"aliyun.com/gpu-mem": "2"}}
+    containers = [
+        {"name": "a", "resources": slice_},
+        {"name": "b", "resources": slice_},
+        {"name": "log"},
+    ]
+    await running(
+        cluster, containers=containers, initContainers=[{"name": "first", "resources": slice_}]
+    )
+    with pytest.raises(error, match=text):
+        await resize(cluster, *words)
+
+    assert not [each for each in cluster.server.requests if each.method == "PATCH"]
+
+
+@pytest.mark.parametrize(
+    ("on", "phase", "text"),
+    [("", "Pending", "is on no node yet"), ("gpu-a", "Succeeded", "has ended")],
+)
+async def test_a_pod_that_has_no_slice_now_is_named(
+    cluster: Cluster, on: str, phase: str, text: str
+) -> None:
+    await cluster.add(pod("book", 2, 30, on=on), phase)
+    with pytest.raises(ClusterError, match=text):
+        await resize(cluster, "--mem", "4")
