@@ -19,6 +19,7 @@ from tools.bench.report import in_short
 
 from gpu_device_plugin.agent.run_agent import EXIT_FOR_REINJECTION
 from gpu_device_plugin.cli.main import cli
+from gpu_device_plugin.cli.overview import gpu
 from gpu_device_plugin.cli.program import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_UNKNOWN, EXIT_USAGE
 from gpu_device_plugin.cli.simulate import simulate
 from gpu_device_plugin.disk.failpoints import POINTS
@@ -252,7 +253,7 @@ def test_every_flag_that_a_page_names_is_one_of_a_program() -> None:
     others = {flag for flag in named if re.fullmatch(OTHERS_FLAGS.replace("\n", ""), flag)}
 
     assert "--isolation" in named
-    assert named - flags_of(cli) - others == set()
+    assert named - flags_of(cli) - flags_of(gpu) - others == set()
 
 
 def test_every_error_of_the_settings_is_in_the_words_of_the_page(tmp_path: Path) -> None:
