@@ -16,7 +16,7 @@ def kubectl_gpu(cluster: Cluster, *words: str) -> str:
         env={**os.environ, "COLUMNS": "120"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
