@@ -14,6 +14,7 @@ _MET = {
     "The agent cannot tell which pod is asking": "a refusal of a pod",
     "The node cannot serve anyone": "a refusal of a pod",
     "A container may not start": "a refusal of a container's start",
+    "A resize": "a refusal of a resize",
     "Events on a pod that are no refusals": "an Event on a pod",
     "Events on a ConfigMap": "an Event on a ConfigMap",
     "Events": "an Event on a node",

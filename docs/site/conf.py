@@ -19,6 +19,7 @@ NAVIGATION = {
         "Start": ["Overview </README>", "docs/install", "docs/concepts"],
         "Tasks": [
             *("docs/node-modes", "docs/requests", "samples/README", "docs/tasks/notebooks"),
+            "docs/tasks/resize",
             *("docs/tasks/two-models", "docs/tasks/team-quota", "docs/tasks/moving-in"),
             *("docs/tasks/sick-card", "docs/tasks/beside-others"),
             *("docs/tasks/platforms", "docs/tasks/ai-conformance", "docs/controller", "docs/dra"),
@@ -49,7 +50,9 @@ NAVIGATION = {
             *("GOVERNANCE", "SUPPORT", "Reporting a fault </SECURITY>"),
         ],
     },
-    "docs/adr/README": {"": sorted(f"docs/adr/{path.stem}" for path in ROOT.glob("docs/adr/0*.md"))},
+    "docs/adr/README": {
+        "": sorted(f"docs/adr/{path.stem}" for path in ROOT.glob("docs/adr/0*.md"))
+    },
 }
 """A page -> the pages below it in the sidebar, by caption, some with a title of their own."""
 

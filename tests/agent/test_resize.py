@@ -1,6 +1,7 @@
 """The promise: a running slice grows and shrinks as its pod's annotation asks, as far as there is room and leave."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,26 @@ async def test_nothing_grows_that_the_operator_has_not_allowed() -> None:
         assert (await rig.admit("b", slice_of(11, 70))).is_admitted
         await ask(rig, "a", "main-0=mem:4,core:30")
         await until_told(rig, "a", state="done", mem=4, core=30)
+
+
+async def test_what_was_refused_may_be_asked_again_once_it_was_taken_back() -> None:
+    """As kubectl gpu resize does: meanwhile the operator may have allowed it."""
+    async with running_rig() as rig:
+        await rig.admit("a", slice_of(4, 30))
+        await ask(rig, "a", "main-0=mem:5")
+        await until_told(rig, "a", state="refused")
+        await allow(rig)
+        # The agent asks for a namespace once in ten seconds.
+        await until(partial(_asked_again, rig, "main-0=mem:5"), 4 * SECONDS)
+
+        assert told(rig, "a")["mem"] == 5
+
+
+async def _asked_again(rig: Rig, text: str) -> bool:
+    await ask(rig, "a", "")
+    await ask(rig, "a", text)
+    await until(lambda: told(rig, "a").get("state") in ("done", "refused"), SECONDS)
+    return bool(told(rig, "a")["state"] == "done")
 
 
 async def test_a_namespace_grows_up_to_its_number_over_all_its_slices() -> None:

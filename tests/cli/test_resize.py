@@ -136,7 +136,6 @@ async def test_an_agent_that_is_away_is_named(cluster: Cluster) -> None:
     ("words", "error", "text"),
     [
         ([], ConfigError, "name --mem, --core or both"),
-        (["--core", "7"], ConfigError, "--core 7 is not valid: the percentage must be one of 5"),
         (["--mem", "4", "-c", "first"], ConfigError, "first of pod ns/book is an init container"),
         (
             ["--mem", "4", "-c", "log"],

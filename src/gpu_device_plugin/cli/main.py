@@ -149,7 +149,7 @@ def why(pod: str, run_dir: str) -> None:
     and why, and what the pod holds now. The agent keeps its last 1000 decisions until it is
     restarted.
     """
-    from gpu_device_plugin.cli.overview import parse_pod
+    from gpu_device_plugin.cli.pod_argument import parse_pod
 
     namespace, name = parse_pod(pod)
     question = {"command": "why", "namespace": namespace, "name": name}

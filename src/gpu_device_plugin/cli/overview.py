@@ -8,12 +8,9 @@ import gpu_device_plugin.cli.plain_structlog  # noqa: F401  # first
 
 # isort: split
 import datetime
-import math
-import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,48 +19,27 @@ from gpu_device_plugin import __version__
 from gpu_device_plugin.cli.kubeconfig_options import (
     KubeconfigChoice,
     Listing,
-    Seconds,
     VerbResult,
     kubeconfig_options,
     listing,
     suggest,
 )
 from gpu_device_plugin.cli.page import page, team_label_option
+from gpu_device_plugin.cli.pod_argument import PODS, parse_pod
+from gpu_device_plugin.cli.pod_resize import resize
 from gpu_device_plugin.cli.program import Number, run_program
 from gpu_device_plugin.domain.wording import NODE_STATES, count_noun, few
-from gpu_device_plugin.errors import ConfigError, NotKnownError, clip
+from gpu_device_plugin.errors import NotKnownError, clip
 
 # What reads and draws is imported when it is used, so that help comes at once.
 if TYPE_CHECKING:
-    from gpu_device_plugin.domain.node.pods import PodKey, PodRef
+    from gpu_device_plugin.domain.node.pods import PodRef
     from gpu_device_plugin.kubernetes.client.api import ApiServer
     from gpu_device_plugin.overview.node_cards import CardView, ClusterCards, NodeCards
     from gpu_device_plugin.overview.questions import FollowedCards
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_NODES, _PODS = suggest("/api/v1/nodes"), suggest("/api/v1/namespaces/{namespace}/pods")
+_NODES = suggest("/api/v1/nodes")
 _TYPES = frozenset({"pod", "pods", "po"})
-
-
-def parse_pod(
-    pod: str, namespace: str | None = None, usual: Callable[[], str] | None = None
-) -> "PodKey":
-    """Namespace and name of `NAMESPACE/POD`, or of `POD` beside `--namespace`.
-
-    `usual` gives the namespace where neither names one; without it one of them has to.
-    """
-    before, slash, name = pod.rpartition("/")
-    is_whole = slash or usual is not None
-    if not name or "/" in before or (slash and not before) or not is_whole:
-        form = "NAMESPACE/POD" if usual is None else "[NAMESPACE/]POD"
-        raise ConfigError(f"{pod!r} is not {form}; for instance default/cuda-sample")
-    if before and namespace not in (None, before):
-        raise ConfigError(f"{pod} and --namespace {namespace} name different namespaces")
-    found = before or namespace or (usual() if usual else ""), name
-    for each in found:
-        if _NAME.fullmatch(each) is None:
-            raise ConfigError(f"{each!r} is no name that a namespace or a pod can have")
-    return found
 
 
 def _choose_nodes(
@@ -178,7 +154,7 @@ def top(prometheus: str | None, listing: Listing) -> None:
 
 
 @gpu.command()
-@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=_PODS)
+@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=PODS)
 @listing("-n -o -w", formats=("json", "yaml", "wide"), usual="that of the context")
 def why(pod: str, listing: Listing) -> None:
     """Explain why a pod is pending or was refused.
@@ -301,61 +277,6 @@ def totals(team_label: str, listing: Listing) -> None:
     listing.show(read)
 
 
-@gpu.command()
-@click.argument("pod", metavar="[NAMESPACE/]POD", shell_complete=_PODS)
-@click.option(
-    "-c",
-    "--container",
-    metavar="NAME",
-    default="",
-    help="Default: the only container with a slice.",
-)
-@click.option(
-    "--mem", type=Number(1, 100_000), metavar="UNITS", help="Memory, in units of the node."
-)
-@click.option("--core", type=Number(5, 100), metavar="PERCENT", help="Compute, a multiple of 5.")
-@click.option(
-    "--within",
-    "within_seconds",
-    type=Seconds(),
-    metavar="TIME",
-    help="Give up after this time, such as 60s.",
-)
-@click.option("--wait", "is_waited_for", is_flag=True, help="Wait until it is in effect.")
-@listing("-n", usual="that of the context")
-def resize(  # noqa: PLR0913, PLR0917 - each is an option
-    pod: str,
-    container: str,
-    mem: int | None,
-    core: int | None,
-    within_seconds: float | None,
-    is_waited_for: bool,  # noqa: FBT001
-    listing: Listing,
-) -> None:
-    """Change the memory and compute of a container that runs.
-
-    What is not named stays as it is. A slice grows only into what is free on its card, as far as
-    the operator allows its namespace. It waits where nothing is free, and shrinks when less is in use.
-
-    With --wait the exit code is 0 when it is in effect, and 1 with the reason when it cannot be.
-    """
-    from gpu_device_plugin.overview.resizing import WantedResize, run_resize
-
-    if mem is None and core is None:
-        raise ConfigError("name --mem, --core or both")
-    if core is not None and core % 5:
-        raise ConfigError(
-            f"--core {core} is not valid: the percentage must be one of 5, 10, ... 100"
-        )
-    where, name = parse_pod(pod, listing.namespace or None, listing.cluster.namespace)
-    within = None if within_seconds is None else math.ceil(within_seconds)
-    wanted = WantedResize(where, name, container, mem, core, within)
-    tell = partial(click.echo, err=True)
-    click.echo(
-        listing.cluster.ask(lambda api: run_resize(api, wanted, tell, is_waited_for=is_waited_for))
-    )
-
-
 @gpu.command("explain")
 @click.argument("word")
 def explain_word(word: str) -> None:
@@ -385,6 +306,7 @@ def version() -> None:
 
 
 gpu.add_command(page)
+gpu.add_command(resize)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

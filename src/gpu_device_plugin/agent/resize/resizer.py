@@ -103,7 +103,7 @@ class Resizer:
             due = known.due if known else 0.0
             self._pods[pod] = new = _Following(asked, due, self.wall_seconds(), is_open=bool(asked))
             told = parse_resized(annotations.get(RESIZED, ""))
-            if told and told.asked == asked:  # by an agent before this one
+            if known is None and told and told.asked == asked:  # by an agent before this one
                 new.answers = dict(told.containers)
             self._woken.set()
 
