@@ -73,9 +73,10 @@ class StandInPlayer:
 async def test_it_does_what_a_real_kubelet_did(short_dir: Path) -> None:
     kubelet = StandInKubelet(short_dir, times=KubeletTimes(dial=1.0))
     await kubelet.start()
-    transcript = await Script(StandInPlayer(kubelet)).play()
-    await kubelet.stop()
-
+    try:
+        transcript = await Script(StandInPlayer(kubelet)).play()
+    finally:
+        await kubelet.stop()
     same_as_golden_file("kubelet/script.txt", transcript)
 
 
