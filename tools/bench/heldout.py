@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.bench.rows import Row, shown
@@ -18,9 +18,11 @@ from tools.harness.isolation.box import Box, Node
 from tools.harness.isolation.compile import compile_programs
 from tools.harness.isolation.shares import CARD_TURN_US, SHORT_TURN_US, shares, tenant
 
-SEED, VARIED_SEED, MIXES = 62_659_642, 808_235_086, 30
-SECONDS = 5.0
+SEED, VARIED_SEED, MIXES = 280_735_030, 499_503_183, 30
+SECONDS, LONG_SECONDS = 5.0, 20.0
 POINTS = 3.0
+UNCAPPED = 100
+STOPPED_MS = 40  # of each 100
 SHORTEST_NS, LONGEST_NS = 5_000, 50_000_000
 
 
@@ -30,6 +32,8 @@ class Mix:
 
     tenants: tuple[tuple[int, str], ...]
     turn_us: int
+    is_stopped: bool = False  # the first one's thread, now and then
+    seconds: float = SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ def mixes(*, varied: bool = False) -> Iterator[Mix]:
     """The same thirty in every run: caps are steps of 5 that fill at most the card.
 
     `varied`: each tenant's kernels, of one function and grid, have two lengths, or rise from one
-    to the other; some tenants use three streams at once.
+    to the other; some tenants use three streams at once. In half of the mixes the first tenant, or
+    one more, is odd (`_odd`).
     """
     draw = random.Random(VARIED_SEED if varied else SEED)  # noqa: S311 - the same in each run
     kind = _varied_kind if varied else _kind
@@ -63,7 +68,22 @@ def mixes(*, varied: bool = False) -> Iterator[Mix]:
             caps.append(draw.randint(1, left - others))
             left -= caps[-1]
         tenants = tuple((5 * cap, kind(draw)) for cap in caps)
-        yield Mix(tenants, draw.choice((CARD_TURN_US, SHORT_TURN_US)))
+        yield _odd(draw, Mix(tenants, draw.choice((CARD_TURN_US, SHORT_TURN_US))))
+
+
+def _odd(draw: random.Random, mix: Mix) -> Mix:
+    """In a tenth of the mixes each: works now and then, very long or short, stands still, no cap."""
+    (cap, _), *others = mix.tenants
+    paced = f"paced@{_length(draw, 50_000, 4_000_000)}"
+    long = f"{draw.choice(('sync', 'graph'))}@{_length(draw, 100_000_000, 300_000_000)}"
+    short = f"stream@{_length(draw, 2_000, 20_000)}"
+    return {
+        0: replace(mix, tenants=((cap, paced), *others)),
+        1: replace(mix, tenants=((cap, long), *others), seconds=LONG_SECONDS),
+        2: replace(mix, tenants=((cap, short), *others)),
+        3: replace(mix, is_stopped=True),
+        4: replace(mix, tenants=(*mix.tenants, (UNCAPPED, paced))),
+    }.get(draw.randrange(10), mix)
 
 
 def _kind(draw: random.Random) -> str:
@@ -90,6 +110,7 @@ def run(directory: Path, mix: Mix) -> list[Outcome]:
     return [
         Outcome(cap, kind, had, unbound)
         for (cap, kind), had, unbound in zip(mix.tenants, capped, free, strict=True)
+        if cap < UNCAPPED
     ]
 
 
@@ -100,14 +121,16 @@ def _shares(directory: Path, mix: Mix, *, is_capped: bool) -> list[float]:
         tenant(
             lambda name, library: Box(room / name, node, directory, library),
             f"t{index}",
-            cap if is_capped else 100,
+            cap if is_capped else UNCAPPED,
             turn_us=mix.turn_us,
         )
         for index, (cap, _) in enumerate(mix.tenants)
     ]
+    if mix.is_stopped:
+        boxes[0].variables["GPU_SIMULATOR_STOPPED_MS"] = str(STOPPED_MS)
     try:
         kinds = (kind for _, kind in mix.tenants)
-        return shares(*zip(boxes, kinds, strict=True), seconds=SECONDS)
+        return shares(*zip(boxes, kinds, strict=True), seconds=mix.seconds)
     finally:
         for box in boxes:
             box.close()
@@ -138,7 +161,8 @@ def _rows(directory: Path, *, varied: bool) -> tuple[Row, ...]:
 def _missed(mix: Mix, each: Outcome) -> Row:
     others = [_described(*other) for other in mix.tenants if other != (each.cap, each.kind)]
     return Row(
-        f"… {_described(each.cap, each.kind)} beside {', '.join(others)}; turns of {mix.turn_us} µs",
+        f"… {_described(each.cap, each.kind)} beside {', '.join(others)}; turns of {mix.turn_us} µs"
+        f"{'; the first stands still' if mix.is_stopped else ''}",
         f"{min(float(each.cap), each.free):.1f} %",
         f"{each.had:.1f} %",
         is_met=False,
@@ -161,7 +185,8 @@ def main() -> None:
         for number, mix in enumerate((*mixes(), *mixes(varied=True))):
             for each in run(directory, mix):
                 sys.stdout.write(
-                    f"{number:2} {mix.turn_us} {each.cap:3} {each.kind:<26} had {each.had:5.1f} "
+                    f"{number:2} {mix.turn_us} {'stopped' if mix.is_stopped else ''} {each.cap:3} "
+                    f"{each.kind:<26} had {each.had:5.1f} "
                     f"free {each.free:5.1f} off {each.off:+5.1f}"
                     f"{'  MISSED' if abs(each.off) > POINTS else ''}\n"
                 )

@@ -41,7 +41,9 @@ METHOD = (
     "of the library was chosen. Each has two to four tenants with caps in steps of 5 that fill the card, and lasts 5 s. Kernels "
     "take 5 µs to 50 ms, in streams or each waited for; turns are 1,024 or 2,090 µs. Where a tenant gets no more without any "
     "caps, that is its target. As many more have kernels of one function and grid that take different times, "
-    "some on three streams: `5/50 µs` in turn, `each 50th` the second, or rising from the one to the other."
+    "some on three streams: `5/50 µs` in turn, `each 50th` the second, or rising from the one to the other. In a tenth of all "
+    "mixes each the first tenant works now and then, has kernels or graphs of 100 to 300 ms (20 s), a stream of 2 to 20 µs, or "
+    "stands still for 40 of each 100 ms, or one more without a cap, who is not counted, works now and then."
 )
 VARYING = (
     (30, "sync@20000/200000"),
