@@ -70,8 +70,8 @@ class _Following:
     """A pod's resize: what it asks, and how far that is."""
 
     asked: str
-    due: float  # by the loop's clock: the next decision
-    begun: float  # by the wall clock
+    due: float  # by the loop's clock, as `begun`: the next decision
+    begun: float
     answers: dict[str, ContainerAnswer] = field(default_factory=dict)
     is_open: bool = True
 
@@ -101,7 +101,7 @@ class Resizer:
         asked = annotations.get(RESIZE, "")
         if asked != (known.asked if known else ""):
             due = known.due if known else 0.0
-            self._pods[pod] = new = _Following(asked, due, self.wall_seconds(), is_open=bool(asked))
+            self._pods[pod] = new = _Following(asked, due, _now(), is_open=bool(asked))
             told = parse_resized(annotations.get(RESIZED, ""))
             if known is None and told and told.asked == asked:  # by an agent before this one
                 new.answers = dict(told.containers)
@@ -127,7 +127,8 @@ class Resizer:
 
     async def _follow(self, pod: PodRef, of: _Following) -> None:
         spec, text = self.cluster.specs().get(pod.key), ""
-        if spec is None or spec.ref != pod:
+        if spec is None or spec.ref != pod:  # it has finished
+            self._pods.pop(pod, None)
             return
         before, of.is_open = of.answers, False
         try:
@@ -159,8 +160,8 @@ class Resizer:
         self, spec: PodRequest, name: str, asked: AskedSize, of: _Following
     ) -> ContainerAnswer:
         """One decision, and how far its container is then."""
-        before, now = of.answers.get(name), self.wall_seconds()
-        is_late = asked.within_seconds is not None and now - of.begun > asked.within_seconds
+        before, waited = of.answers.get(name), _now() - of.begun
+        is_late = asked.within_seconds is not None and waited > asked.within_seconds
         waits = ResizeState.REFUSED if is_late else ResizeState.WAITS
         state, text = ResizeState.DONE, ""
         try:
@@ -181,7 +182,7 @@ class Resizer:
         held = self._fractions(spec.ref, name)
         size = limit_of(held[0]) if held else UnitsAndPercent()
         is_new = before is None or before.state is not state
-        since = time_stamp(now) if before is None or is_new else before.since
+        since = time_stamp(self.wall_seconds()) if before is None or is_new else before.since
         return ContainerAnswer(size.units, size.percent, state, since, text)
 
     def _fractions(self, pod: PodRef, name: str) -> Sequence[Grant]:
@@ -222,11 +223,13 @@ class Resizer:
     async def _move(
         self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent
     ) -> tuple[Grant, bool]:
-        """As many steps as may follow each other; also whether running processes know of the last one.
+        """As many steps as may follow each other; also whether all processes are sure to know of the last one.
+
+        One that read the limits before it laid out the region is told by the next look.
 
         What a slice no longer may use is given back by a later decision: an allocation may have begun.
         """
-        has_shrunk, is_told = False, True
+        has_shrunk, is_told, before = False, True, grant
         for _ in range(_MOST_STEPS):
             if grant.resized:
                 await self.setup.make_files(grant)
@@ -245,7 +248,7 @@ class Resizer:
             async with self.gate.quiet():  # no call of the kubelet is being decided
                 self._check_growth(grant, slice_, target, allowed)
                 grant = await self._take(grant, following)
-        return grant, is_told
+        return grant, is_told and grant is before
 
     async def _take(self, grant: Grant, sizes: SliceSizes) -> Grant:
         ledger, view = self.ledger_store.ledger, self.schemes.dividing_view(self.state())
