@@ -10,7 +10,17 @@ from tests.agent.boxes import Boxes
 from tools.harness.api_server import status
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
 from tools.harness.kubelet_book import Book
-from tools.harness.rig import CORE, COUNT, FOUR_CARDS, MEM, Rig, running_rig, slice_of, until
+from tools.harness.rig import (
+    CORE,
+    COUNT,
+    FOUR_CARDS,
+    MEM,
+    Rig,
+    command,
+    running_rig,
+    slice_of,
+    until,
+)
 
 from gpu_device_plugin.domain.fractions.pod_annotations import GROWTH, RESIZE, RESIZED
 
@@ -150,6 +160,9 @@ async def test_a_grow_without_room_waits_and_says_who_has_it() -> None:
         answer = await until_told(rig, "a", state="waits", mem=4)
         assert "pod default/b 8 units" in answer["text"]
         assert rig.events("ResizeWaits")
+        _, why = await command(rig, "why", "default/a")
+        assert "to have main-0=mem:12" in why
+        assert "pod default/b 8 units" in why
         await ask(rig, "a", "main-0=mem:11,within:0s")
         await until_told(rig, "a", state="refused", mem=4)
         await ask(rig, "a", "main-0=mem:12,within:1h")

@@ -11,6 +11,7 @@ from tests.domain.words import V100_MIB, cards
 from gpu_device_plugin.disk.cdi_files import CdiFiles
 from gpu_device_plugin.disk.region import read_region
 from gpu_device_plugin.domain.fractions.pod_annotations import hold_of, with_wish
+from gpu_device_plugin.domain.fractions.resize import parse_resize, parse_resized
 from gpu_device_plugin.domain.grants.holdings_annotation import held_devices, parse_holdings
 from gpu_device_plugin.domain.grants.node_annotations import (
     counted_unit_mib,
@@ -78,6 +79,12 @@ def _node(content: bytes) -> object:
     return offer, offer.devices
 
 
+def _resize(content: bytes) -> object:
+    """What a tenant asks of a running slice, and what stands there as the agent's answer."""
+    text = content.decode("utf-8", "replace")
+    return parse_resized(text) or parse_resize(text)
+
+
 def _claim(content: bytes) -> object:
     found = _decoded(content, resource_claims._Claim)
     assert isinstance(found, resource_claims._Claim)
@@ -106,6 +113,7 @@ TARGETS: dict[str, Parser] = {
     "node-cards": _node,
     "nvidia-config": lambda content: read_config_file(_file(content)),
     "pod": _pod,
+    "resize": _resize,
     "region": lambda content: read_region(_file(content)),
 }
 """By the folder of `corpus` with examples of it."""

@@ -40,6 +40,7 @@ from gpu_device_plugin.domain.fractions.resize import (
     parse_growth,
     parse_resize,
     parse_resized,
+    resize_text,
     resized_annotation,
     sizes_of,
     why_fixed,
@@ -56,8 +57,9 @@ from gpu_device_plugin.errors import (
     RefusalError,
     RequestError,
     StorageError,
+    clip,
 )
-from gpu_device_plugin.kubernetes.objects.events import EventNote, time_stamp
+from gpu_device_plugin.kubernetes.objects.events import time_stamp
 
 LOOK_SECONDS = 1.0
 _GROWTH_SECONDS = 10.0
@@ -130,9 +132,9 @@ class Resizer:
         if spec is None or spec.ref != pod:  # it has finished
             self._pods.pop(pod, None)
             return
-        before, of.is_open = of.answers, False
+        before, of.is_open, asked = of.answers, False, dict[str, AskedSize]()
         try:
-            asked = parse_resize(of.asked)
+            asked |= parse_resize(of.asked)
             of.answers = {name: await self._answer(spec, name, asked[name], of) for name in asked}
         except RequestError as error:
             text, of.answers = str(error), {}
@@ -141,20 +143,19 @@ class Resizer:
         self.cluster.annotate_pod(pod, {RESIZED: resized_annotation(answer)})
         for name, each in of.answers.items():
             if name not in before or before[name].state is not each.state:
-                self._tell(pod, name, each)
+                self._tell(pod, name, resize_text({name: asked[name]}), each)
         if text:
-            self.recorder.post(EventNote(pod, "ResizeRefused", text))
+            self.recorder.resized(pod, clip(of.asked), text, reason="ResizeRefused")
 
-    def _tell(self, pod: PodRef, name: str, of: ContainerAnswer) -> None:
+    def _tell(self, pod: PodRef, name: str, asked: str, of: ContainerAnswer) -> None:
+        percent = f" and {of.core} % compute" if of.core else ""
+        text = of.text or f"container {name} has {of.mem} units{percent} now"
         reason = {
             ResizeState.DONE: "Resized",
             ResizeState.WAITS: "ResizeWaits",
             ResizeState.REFUSED: "ResizeRefused",
         }[of.state]
-        percent = f" and {of.core} % compute" if of.core else ""
-        text = of.text or f"container {name} has {of.mem} units{percent} now"
-        is_warning = of.state is ResizeState.REFUSED
-        self.recorder.post(EventNote(pod, reason, text, is_warning=is_warning))
+        self.recorder.resized(pod, asked, text, reason=reason)
 
     async def _answer(
         self, spec: PodRequest, name: str, asked: AskedSize, of: _Following

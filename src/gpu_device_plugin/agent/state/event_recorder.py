@@ -108,6 +108,12 @@ class EventRecorder:
         self._keep(Caller(grant.pod), "", outcome=outcome, reason=error.reason)
         self.post(EventNote(grant.pod, error.reason, str(error)))
 
+    def resized(self, pod: PodRef, asked: str, text: str, *, reason: str) -> None:
+        """What a running pod asks to have: it has it, waits for it, or is refused."""
+        _log.info("resize", pod=str(pod), asked=asked, reason=reason, text=text)
+        self._keep(Caller(pod), f"to have {asked}", outcome=text, reason=reason)
+        self.post(EventNote(pod, reason, text, is_warning=reason == "ResizeRefused"))
+
     def ignored_disable(self, caller: Caller) -> None:
         """A container asked for no isolation, and the operator does not allow that."""
         name = _container(caller)
