@@ -172,6 +172,17 @@ def test_a_slice_that_shrinks_under_use_keeps_its_room(
     assert sizes.limit == target
 
 
+def test_below_its_request_a_slice_gives_back_what_it_grew_whatever_it_uses_of_the_request() -> (
+    None
+):
+    """What stays booked covers the use."""
+    sizes = SliceSizes(size(4), size(8), size(8)).towards(size(2), Units(3))
+
+    assert sizes == SliceSizes(size(4), size(8), size(2))
+    assert sizes.towards(size(2), Units(5)) == sizes
+    assert sizes.towards(size(2), Units(4)) == SliceSizes(size(4), size(4), size(2))
+
+
 @pytest.mark.parametrize(
     ("of", "asked", "reason"),
     [

@@ -178,14 +178,14 @@ class SliceSizes(NamedTuple):
         """The next step to `target`, each durable before the one after it; the same where none is left.
 
         Growing is booked first and allowed then. Shrinking is forbidden first and given back when
-        no more than `target` is in use. What is missing must be free.
+        no more than what stays booked is in use. What is missing must be free.
         """
         needed = _larger(self.request, target)
         if self.missing(target) != UnitsAndPercent():
             return self._replace(booked=_larger(self.booked, needed))
         if self.limit != target:
             return self._replace(limit=target)
-        units = needed.units if used <= target.units else self.booked.units
+        units = needed.units if used <= needed.units else self.booked.units
         return self._replace(booked=UnitsAndPercent(units, needed.percent))
 
 
