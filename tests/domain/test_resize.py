@@ -11,10 +11,9 @@ from tests.held import fraction
 
 from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.fraction import Fraction, with_amounts
-from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE, PodHold
+from gpu_device_plugin.domain.fractions.pod_annotations import MOST_ASKED, RESIZE, PodHold
 from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.fractions.resize import (
-    MOST_ASKED,
     AskedSize,
     ContainerAnswer,
     ResizeAnswer,

@@ -21,7 +21,12 @@ from gpu_device_plugin.domain.fractions.fraction import (
     request_of,
     with_amounts,
 )
-from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE, PodHold
+from gpu_device_plugin.domain.fractions.pod_annotations import (
+    MOST_ANSWERED,
+    MOST_ASKED,
+    RESIZE,
+    PodHold,
+)
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, MOST_CONTAINERS
 from gpu_device_plugin.domain.fractions.room import room_of
 from gpu_device_plugin.domain.fractions.units import (
@@ -32,7 +37,6 @@ from gpu_device_plugin.domain.fractions.units import (
     units_of,
 )
 from gpu_device_plugin.domain.grants.grant import Grant, Resized, UnitsAndPercent
-from gpu_device_plugin.domain.grants.holdings_annotation import MOST_ON_A_POD
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
 from gpu_device_plugin.domain.grants.node_annotations import MOST_AMOUNT
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
@@ -41,8 +45,6 @@ from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import DoesNotFitError, RequestError, clip
 
-MOST_ASKED = 4096
-"""Characters of what a tenant asks: nothing longer is read."""
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
 _EXAMPLE = "main=mem:4,core:50,within:60s"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
@@ -412,7 +414,7 @@ def resized_annotation(answer: ResizeAnswer) -> str:
     '{"asked":"main=mem:4","unit_mib":1024,"containers":{"main":{"mem":4,"core":50,"state":"done","since":"2026-11-30T17:00:00Z"}}}'
     """
     text = msgspec.json.encode(answer).decode()
-    if len(text) <= MOST_ON_A_POD:
+    if len(text) <= MOST_ANSWERED:
         return text
     short = {name: msgspec.structs.replace(of, text="") for name, of in answer.containers.items()}
     return msgspec.json.encode(msgspec.structs.replace(answer, containers=short)).decode()
@@ -421,6 +423,6 @@ def resized_annotation(answer: ResizeAnswer) -> str:
 def parse_resized(text: str) -> ResizeAnswer | None:
     """What the agent said; None where `text` is none that an agent writes."""
     try:
-        return msgspec.json.decode(text[:MOST_ON_A_POD], type=ResizeAnswer)
+        return msgspec.json.decode(text[:MOST_ANSWERED], type=ResizeAnswer)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None

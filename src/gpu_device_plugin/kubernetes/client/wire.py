@@ -15,6 +15,8 @@ from gpu_device_plugin.domain.fractions.pod_annotations import (
     CORE_ALLOCATION,
     FIRST_GENERATION,
     INIT_ALLOCATION,
+    MOST_ANSWERED,
+    MOST_ASKED,
     RESIZE,
     RESIZED,
 )
@@ -37,9 +39,10 @@ POD_ANNOTATIONS: Mapping[str, int] = {
         (COMPUTE_POLICY_KEY, PLACEMENT_ANNOTATION, MIRROR, ACCESS_ANNOTATION), MOST_IN_A_WORD
     ),
     **dict.fromkeys(
-        (ALLOCATION, CORE_ALLOCATION, INIT_ALLOCATION, DEVICES_ANNOTATION, RESIZE, RESIZED),
-        MOST_ON_A_POD,
+        (ALLOCATION, CORE_ALLOCATION, INIT_ALLOCATION, DEVICES_ANNOTATION), MOST_ON_A_POD
     ),
+    RESIZE: MOST_ASKED + 1,
+    RESIZED: MOST_ANSWERED,
 }
 """A pod's annotations that we read or write -> the most characters of it; longer than what we write.
 
