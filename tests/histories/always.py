@@ -9,6 +9,7 @@ from tests.histories.driver import SimulatedCard
 from tests.histories.explored import MANY
 from tests.histories.node import Node
 from tests.histories.pods import Life, looked_at
+from tests.histories.refusals import is_api_wrong
 from tests.histories.shapes import ALONE, CORE, MEM, WHOLE
 from tests.histories.truth import (
     Hold,
@@ -168,7 +169,7 @@ def _lost_grants(node: Node) -> Iterator[str]:
 def _may_be_anothers(node: Node, life: Life, resource: str, ids: Collection[str]) -> bool:
     """Whether another pod that the kubelet has forgotten asks for as much: see docs/testing.md."""
     others = (other for other in node.pods.living() if other is not life and other.is_forgotten)
-    return life.is_forgotten and any(
+    return (life.is_forgotten or is_api_wrong(node)) and any(
         c.limits.get(resource) == len(ids) for other in others for c in other.pod.containers
     )
 

@@ -12,6 +12,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tests.histories.machine import Machine
 from tools.harness.kubelet import StandInKubelet
 from tools.harness.kubelet_pods import ContainerStart, StandInPod
 
+from gpu_device_plugin.disk.region import SLOTS
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.errors import KubeletError
 
@@ -362,8 +364,11 @@ class Pods:
             if not is_read_only and source.endswith("/region") and Path(source).is_file():
                 descriptor = os.open(source, os.O_RDWR | os.O_CLOEXEC)
                 size = os.fstat(descriptor).st_size
-                slot = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, size, 1, 0)
-                fcntl.fcntl(descriptor, _OFD_SETLK, slot)
+                for slot in range(size, size + SLOTS):
+                    with suppress(BlockingIOError):  # another process of the slice has it
+                        lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, slot, 1, 0)
+                        fcntl.fcntl(descriptor, _OFD_SETLK, lock)
+                        break
                 self._machine.kept_files.add(descriptor)
                 found.append(descriptor)
         return found

@@ -44,12 +44,18 @@ def disagreements(node: Node) -> Iterator[str]:
     """Between what is offered, what pods hold and what stands on the disk."""
     if node.agent is None:
         yield "the agent does not run"
-    offered = tuple(node.kubelet.allocatable(resource) for resource in _RESOURCES)
+    known = grants(node)
+    living = {life.pod.uid for life in node.pods.living()}
+    # What a slice had grown into comes back with the end of its grant (`check_settled`).
+    grown = [g.resized.extra for g in known if g.resized and g.pod.uid not in living]
+    offered = tuple(
+        node.kubelet.allocatable(resource) + sum(len(extra.get(resource, ())) for extra in grown)
+        for resource in _RESOURCES
+    )
     modes = possible_modes(node)
     if offered not in _possible_offers(node, modes):
         cards = [card for card in node.driver.cards if card.is_well]
         yield f"{offered} units are offered, of {len(cards)} well cards in mode {' or '.join(modes)}"
-    known = grants(node)
     yield from _untold_refusals(node)
     for life in node.pods.living():
         if life.is_forgotten:
