@@ -84,7 +84,7 @@ async def test_a_running_program_grows_and_shrinks(boxes: Boxes) -> None:
         assert program(f"alloc 1 {4000 * MIB}") == [0]
         assert "core_percent=60" in limits(rig, "a")
         await rig.until_offered({**FOUR_CARDS, MEM: 60 - 6, CORE: 400 - 30})
-        assert rig.events("Resized")
+        await until(lambda: rig.events("Resized"), SECONDS)
 
         await ask(rig, "a", "main-0=mem:2,core:30")
         answer = await until_told(rig, "a", mem=2, state="waits")

@@ -245,8 +245,8 @@ def leftovers(node: Node) -> Iterator[str]:
         ):
             yield f"a grant of {grant.pod} ({grant.pod.uid}) is left"
     run, cdi = node.machine.root / "run", node.machine.root / "cdi"
-    if any(node.file("grants").parent.glob("grants*.bad-*")):
-        return  # what the lost grants named may be in use, and stays
+    if any(node.file("grants").parent.glob("grants*.bad-*")) or (is_idle and entries is None):
+        return  # what the lost grants named, or the lost checkpoint, may be in use, and stays
     slices = {grant.slice_id for grant in known}
     for directory in (*run.glob("slices/*"), *run.glob("cards/*/*"), *cdi.glob("gpu-slice-*.json")):
         if directory.stem.removeprefix("gpu-slice-") not in slices:

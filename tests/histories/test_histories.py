@@ -447,6 +447,19 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("create", 3.0, {"pod": 8, "shape": "init"}),
         ),
     ),
+    "the last write is lost of a slice that was resized": (
+        8218,
+        (
+            Step("create", 0.0, {"pod": 0, "shape": "static"}),
+            Step("create", 0.0, {"pod": 1, "shape": "static"}),
+            Step("create", 0.0, {"pod": 2, "shape": "quarter"}),
+            Step("create", 1.0, {"pod": 3, "shape": "quarter"}),
+            Step("create", 1.0, {"pod": 4, "shape": "quarter"}),
+            Step("create", 0.3, {"pod": 5, "shape": "small"}),
+            Step("resize", 8.0, {"pod": 4, "text": "NAME=mem:1,within:5s"}),
+            Step("state_damaged", 8.0, {"kind": "grants", "at": 0.276}),
+        ),
+    ),
     "a pod that asked for nothing is made again under its name, and the watch is behind": (
         0,
         (

@@ -126,7 +126,9 @@ class StandInApiServer:
 
     def remove(self, path: str) -> Json:
         """Delete the object at `path`; returns what it was."""
-        gone = self.objects.pop(path)
+        gone = copy.deepcopy(
+            self.objects.pop(path)
+        )  # a watch may not have shown its last change yet
         self._version += 1
         gone["metadata"]["resourceVersion"] = str(self._version)
         self._changes.append((self._version, "DELETED", path, gone, None))

@@ -123,8 +123,9 @@ class Agent:
         wiring = self._wiring
         now = wiring.edges.clock.wall_seconds()
         loaded = await wiring.ledger_store.load(now)
-        before = frozenset(grant.pod for grant in loaded.ledger.grants.values())
-        wiring.snapshots.at_start = before
+        grants = loaded.ledger.grants.values()
+        wiring.ledger_store.amend(map(wiring.setup.above_told, grants))
+        wiring.snapshots.at_start = frozenset(grant.pod for grant in grants)
         kept = wiring.snapshots.readable_entries()
         known = known_numbers(loaded.ledger, kept, wiring.schemes.card_numbers)
         problems = (
@@ -138,9 +139,8 @@ class Agent:
         )
         # Pods may hold units of a name that NVIDIA's file has no more.
         wiring.schemes.recall(wiring.mode.registered)
-        for bad in problems:
-            if bad is not None:
-                wiring.recorder.file_set_aside(bad)
+        for bad in filter(None, problems):
+            wiring.recorder.file_set_aside(bad)
         _log.info(
             "starting",
             version=__version__,

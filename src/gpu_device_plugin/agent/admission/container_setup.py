@@ -65,13 +65,20 @@ class ContainerSetup:
         by = LimitBy.TOOLKIT if is_toolkits else LimitBy.HOOK if HOOK in known else self.limit_by
         return limit_device(grant.slice_id, size, self._paths(grant.library_version), by)
 
-    def with_enforcer_found(self, grant: Grant) -> Grant:
-        """A grant that is made again, whose containers run: by whether the slice has a CDI file.
+    def above_told(self, grant: Grant) -> Grant:
+        """The grant with a newer revision than its limits file, where that is newer than the grant.
 
-        Processes that have limits with a revision follow only a newer one.
+        A write was lost, and processes that have limits with a revision follow only a newer one.
         """
-        if grant.is_isolated and (told := self.files.revision(grant.slice_id)):
-            grant = replace(grant, resized=Resized(limit_of(grant), revision=told + 1))
+        told, known = self.files.revision(grant.slice_id), grant.resized
+        if not grant.is_isolated or told <= (known.revision if known else 0):
+            return grant
+        known = known or Resized(limit_of(grant))
+        return replace(grant, resized=known._replace(revision=told + 1))
+
+    def with_enforcer_found(self, grant: Grant) -> Grant:
+        """A grant that is made again, whose containers run: by whether the slice has a CDI file."""
+        grant = self.above_told(grant)
         is_driver = grant.is_isolated and self.files.cdi_text(grant.slice_id) != ""
         enforcer = MemoryEnforcer.DRIVER if is_driver else MemoryEnforcer.LIBRARY
         return replace(grant, memory_enforcer=enforcer)
