@@ -325,6 +325,25 @@ async def test_nobody_resizes_anothers_slice() -> None:
         assert limits(rig, "a") == before
 
 
+async def test_what_was_grown_comes_back_after_a_kill_and_without_an_annotation(
+    boxes: Boxes,
+) -> None:
+    """The memory of a process that was killed is no use; and an annotation that goes away keeps no units."""
+    async with running_rig() as rig:
+        await allow(rig)
+        await rig.admit("a", slice_of(2, 30))
+        await ask(rig, "a", "main-0=mem:8")
+        await until_told(rig, "a", mem=8, state="done")
+        program = await boxes.start(rig, "a")
+        assert program(f"alloc 1 {4000 * MIB}") == [0]
+        await ask(rig, "a", "main-0=mem:2")
+        await until_told(rig, "a", mem=2, state="waits")
+        await ask(rig, "a", "")
+        program.kill()
+
+        await rig.until_offered(FOUR_CARDS)
+
+
 async def test_what_is_no_longer_asked_stays_as_it_is() -> None:
     """Nothing shrinks because an annotation went away; one that comes and goes makes no more decisions."""
     async with running_rig() as rig:

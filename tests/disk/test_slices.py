@@ -83,3 +83,14 @@ def test_the_cdi_file_of_a_slice_comes_and_goes_with_it(tmp_path: Path, files: S
     assert path.read_text() == "{}"
     files.remove("5")
     assert not path.exists()
+
+
+def test_older_limits_never_take_the_place_of_newer_ones(tmp_path: Path, files: SliceFiles) -> None:
+    """Somebody may have waited with the grant of before: a process would keep what it reads."""
+    path = tmp_path / "slices" / "5" / "config" / "limits"
+    newer = replace(SPEC, limits="revision=2\n", revision=2)
+    assert files.make(newer)
+    assert not files.make(SPEC)
+    assert not files.make(replace(SPEC, limits="revision=1\n", revision=1))
+    assert path.read_text() == "revision=2\n"
+    assert files.make(replace(SPEC, limits="revision=2\nother\n", revision=2))

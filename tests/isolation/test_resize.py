@@ -1,5 +1,8 @@
 """A slice that is resized: processes that run take over what a newer limits file says."""
 
+import subprocess
+import sys
+
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
@@ -54,6 +57,36 @@ def test_a_process_that_starts_later_reads_the_newest_file(box: Box) -> None:
     box.allow(LARGE, revision=1)
 
     assert box.start()("info")[2] == LARGE
+
+
+LOOKS_UP_FIRST = """
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+allocate = driver.cuMemAlloc_v2
+print("looked up", flush=True)
+input()
+device, context, total = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t()
+driver.cuInit(0)
+driver.cuDeviceGet(ctypes.byref(device), 0)
+driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+print(total.value, flush=True)
+"""
+
+
+def test_a_process_that_has_only_looked_up_names_has_the_newest_size(box: Box) -> None:
+    """Nobody could tell it: the slice's region was not there yet, or not its own."""
+    program = subprocess.Popen(
+        [sys.executable, "-c", LOOKS_UP_FIRST],
+        env=box.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline() == "looked up\n"
+    box.allow(LARGE, revision=1)
+
+    assert program.communicate("\n", timeout=60)[0] == f"{LARGE}\n"
 
 
 @pytest.mark.parametrize("text", ["", "version=2\n", "version=1\nslice=other\n"])

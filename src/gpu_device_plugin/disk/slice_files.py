@@ -50,6 +50,7 @@ class SliceSpec:
     cards: tuple[str, ...]
     cdi: str = ""  # content of its CDI file; empty for none
     is_certain: bool = True  # whether the limits are known; if not, existing ones stay
+    revision: int = 0  # of the limits: those that lie there and are newer stay
 
 
 class SliceFiles:
@@ -92,7 +93,8 @@ class SliceFiles:
         _make_directory(f"{directory}/config")
         failpoint("slices.before-limits")
         changed = False
-        if spec.is_certain or not _is_file(f"{directory}/config/limits"):
+        is_older = self.revision(spec.slice_id) > spec.revision
+        if not is_older and (spec.is_certain or not _is_file(f"{directory}/config/limits")):
             changed = _write_text(f"{directory}/config/limits", spec.limits.encode())
         parts = used_parts(len(spec.cards))
         region = (f"{directory}/region", REGION_BYTES, parts)

@@ -31,6 +31,7 @@ from gpu_device_plugin.kubernetes.objects.survey import Survey
 
 _LOOK_SECONDS = 0.5
 _LOOKS = 10  # without --wait
+_EARLY_LOOKS = 4
 
 
 class WantedResize(NamedTuple):
@@ -64,6 +65,7 @@ class WrittenResize(NamedTuple):
     text: str
     uid: str
     node: str
+    answered: str  # what the agent had answered before; for a moment it says nothing of this one
 
 
 class Progress(NamedTuple):
@@ -94,7 +96,8 @@ async def ask_resize(api: ApiServer, wanted: WantedResize) -> WrittenResize:
     if text == before:  # asked once more
         await _write(api, wanted, pod.metadata.uid, None)
     await _write(api, wanted, pod.metadata.uid, text)
-    return WrittenResize(wanted, text, pod.metadata.uid, pod.spec.node_name)
+    answered = pod.annotations.get(RESIZED, "")
+    return WrittenResize(wanted, text, pod.metadata.uid, pod.spec.node_name, answered)
 
 
 async def run_resize(
@@ -106,7 +109,7 @@ async def run_resize(
     """
     written, told = await ask_resize(api, wanted), ""
     for look in count():
-        found = await _look(api, written)
+        found = await _look(api, written, is_early=look < _EARLY_LOOKS)
         if found and found.state is ResizeState.REFUSED:
             raise ClusterError(found.text)
         if found and (found.state is ResizeState.DONE or not is_waited_for):
@@ -143,7 +146,7 @@ def choose_container(request: PodRequest, name: str) -> ContainerRequest:
     return found
 
 
-async def _look(api: ApiServer, of: WrittenResize) -> Progress | None:
+async def _look(api: ApiServer, of: WrittenResize, *, is_early: bool) -> Progress | None:
     """What the agent says of it; None as long as it has said nothing.
 
     ClusterError: The pod has ended, or something else is asked of it now.
@@ -153,7 +156,8 @@ async def _look(api: ApiServer, of: WrittenResize) -> Progress | None:
         raise ClusterError(f"pod {of.wanted.namespace}/{of.wanted.name} has ended")
     if pod.annotations.get(RESIZE, "") != of.text:
         raise ClusterError(f"something else is asked of {of.wanted} now")
-    answer = parse_resized(pod.annotations.get(RESIZED, ""))
+    told = pod.annotations.get(RESIZED, "")
+    answer = None if is_early and told == of.answered else parse_resized(told)
     return _progress(of, answer) if answer else None
 
 

@@ -47,8 +47,11 @@ bool slice_open_region(void)
 
 		process_in_children(region_in_child);
 		pthread_mutex_lock(&opening);
-		if (!atomic_load(&region) && slice_state() == SLICE_OPEN)
+		if (!atomic_load(&region) && slice_state() == SLICE_OPEN) {
 			atomic_store(&region, open_here());
+			/* Of newer ones nobody could tell a process without a region. */
+			slice_take_newer();
+		}
 		pthread_mutex_unlock(&opening);
 		errno = saved;
 	}

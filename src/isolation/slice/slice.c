@@ -185,6 +185,13 @@ static void take_over(void)
 	limits.revision = fresh.revision;
 }
 
+void slice_take_newer(void)
+{
+	pthread_mutex_lock(&deciding);
+	take_over();
+	pthread_mutex_unlock(&deciding);
+}
+
 void slice_follow(uint32_t told)
 {
 	if (atomic_load_explicit(&followed, memory_order_relaxed) == told)

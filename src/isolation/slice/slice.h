@@ -32,6 +32,8 @@ const struct limits *slice_limits(void);
  * takes what they say of memory and compute. Any thread, under any lock but `deciding`.
  */
 void slice_follow(uint32_t told);
+/* The limits may have been replaced since the slice was decided: reads them again. */
+void slice_take_newer(void);
 /* The directory that holds config/, state/ and cards/. */
 const char *slice_root(void);
 /* Was it made by the agent, and not by a person who starts the library by hand? */

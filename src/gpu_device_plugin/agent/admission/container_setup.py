@@ -130,4 +130,6 @@ def slice_spec(grant: Grant) -> SliceSpec:
     revision = grant.resized.revision if grant.resized else 0
     policy, enforcer = grant.compute_policy, grant.memory_enforcer
     text = limits_text(grant.slice_id, limits, policy, enforcer, revision)
-    return SliceSpec(grant.slice_id, text, grant.devices, is_certain=grant.is_sized)
+    return SliceSpec(
+        grant.slice_id, text, grant.devices, is_certain=grant.is_sized, revision=revision
+    )

@@ -5,7 +5,7 @@ where it was. A step is durable before the container may use it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +15,7 @@ from gpu_device_plugin.agent.reconcile.call_gate import CallGate
 from gpu_device_plugin.agent.reconcile.holders import Holders
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
+from gpu_device_plugin.disk.processes import holds_region
 from gpu_device_plugin.disk.region import read_region
 from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import Units
@@ -62,7 +63,7 @@ from gpu_device_plugin.errors import (
 from gpu_device_plugin.kubernetes.objects.events import time_stamp
 
 LOOK_SECONDS = 1.0
-_GROWTH_SECONDS = 10.0
+_GROWTH_SECONDS = 2.0
 _MOST_STEPS = 6
 _BYTES_PER_MIB = 1 << 20
 
@@ -95,7 +96,7 @@ class Resizer:
     def __post_init__(self) -> None:
         self._pods: dict[PodRef, _Following] = {}
         self._woken = asyncio.Event()
-        self._growth: dict[str, tuple[float, UnitsAndPercent]] = {}
+        self._growth: dict[str, tuple[float, UnitsAndPercent | DoesNotFitError]] = {}
 
     def pod_synced(self, pod: PodRef) -> None:
         """The API server has this of a pod now."""
@@ -103,7 +104,7 @@ class Resizer:
         asked = annotations.get(RESIZE, "")
         if asked != (known.asked if known else ""):
             due = known.due if known else 0.0
-            self._pods[pod] = new = _Following(asked, due, _now(), is_open=bool(asked))
+            self._pods[pod] = new = _Following(asked, due, _now())
             told = parse_resized(annotations.get(RESIZED, ""))
             if known is None and told and told.asked == asked:  # by an agent before this one
                 new.answers = dict(told.containers)
@@ -134,7 +135,7 @@ class Resizer:
             return
         before, of.is_open, asked = of.answers, False, dict[str, AskedSize]()
         try:
-            asked |= parse_resize(of.asked)
+            asked |= parse_resize(of.asked) if of.asked else self._given_back(pod)
             of.answers = {name: await self._answer(spec, name, asked[name], of) for name in asked}
         except RequestError as error:
             text, of.answers = str(error), {}
@@ -146,6 +147,11 @@ class Resizer:
                 self._tell(pod, name, resize_text({name: asked[name]}), each)
         if text:
             self.recorder.resized(pod, clip(of.asked), text, reason="ResizeRefused")
+
+    def _given_back(self, pod: PodRef) -> Mapping[str, AskedSize]:
+        """Where nothing is asked any more, slices keep their limits; what they have beyond goes back."""
+        resized = (grant for grant in self.ledger_store.ledger.of_pod(pod) if grant.resized)
+        return {grant.container: AskedSize() for grant in resized}
 
     def _tell(self, pod: PodRef, name: str, asked: str, of: ContainerAnswer) -> None:
         percent = f" and {of.core} % compute" if of.core else ""
@@ -270,14 +276,14 @@ class Resizer:
         for each in ledger.grants.values():
             if each.pod.namespace == grant.pod.namespace and each.slice_id != grant.slice_id:
                 others = others.plus(sizes_of(each).grown)
-        free, holders = growth_room(grant, ledger, state, self._waiting(grant.pod))
+        free, holders = growth_room(grant, ledger, state, self._waiting())
         check_growth(slice_, target, allowed, others, free, holders)
 
-    def _waiting(self, pod: PodRef) -> Iterator[PodHold]:
-        """What pods that are bound here, and do not have it yet, have been promised."""
+    def _waiting(self) -> Iterator[PodHold]:
+        """What containers of pods that are bound here, and do not have it yet, have been promised."""
         for spec in tuple(self.cluster.specs().values()):
             # The kubelet has admitted a static pod before its mirror comes.
-            if spec.is_mirror or not spec.asks_units or spec.ref.is_same_pod(pod):
+            if spec.is_mirror or not spec.asks_units:
                 continue
             lacking = [c for c in spec.asking if not self._fractions(spec.ref, c.name)]
             if any(c.amount(Resource.MEM) for c in lacking):
@@ -285,24 +291,25 @@ class Resizer:
                 yield hold_of(left, self.cluster.annotations_of(spec.ref))
 
     async def _allowed(self, namespace: str) -> UnitsAndPercent:
-        """What the operator lets grown slices of a namespace have here; ClusterError where it is not known."""
+        """What the operator lets grown slices of a namespace have here; DoesNotFitError where it is not known."""
         until, known = self._growth.get(namespace, (0.0, UnitsAndPercent()))
         if until <= _now():
-            text = await self.cluster.namespace_annotation(namespace, GROWTH)
             try:
-                known = parse_growth(text)
-            except RequestError as error:
-                raise DoesNotFitError(
-                    f"annotation {GROWTH} of namespace {namespace}: {error}", reason=error.reason
-                ) from error
+                known = parse_growth(await self.cluster.namespace_annotation(namespace, GROWTH))
+            except (ClusterError, RequestError) as error:
+                text = f"annotation {GROWTH} of namespace {namespace}: {error}"
+                known = DoesNotFitError(text, reason="GrowthNotAllowed")
             self._growth = {name: of for name, of in self._growth.items() if of[0] > _now()}
             self._growth[namespace] = _now() + _GROWTH_SECONDS, known
+        if isinstance(known, DoesNotFitError):
+            raise known
         return known
 
     def _used(self, grant: Grant) -> Units:
         """The units, over all its cards, that what it uses of one card takes."""
-        used, unit = read_region(self.setup.files.region(grant.slice_id)), fraction_of(grant).unit
-        each = [0]
+        region, unit, each = self.setup.files.region(grant.slice_id), fraction_of(grant).unit, [0]
+        # What a process that was killed had used stands there until another one starts.
+        used = read_region(region) if holds_region(region) else {}
         for card in self._cards(grant):
             mib = -(-used[card.uuid].memory_bytes // _BYTES_PER_MIB) if card.uuid in used else 0
             each.append(-(-mib * card.capacity(unit) // card.memory_mib))
