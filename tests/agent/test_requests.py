@@ -13,6 +13,7 @@ from tools.harness.rig import CORE, COUNT, MEM, Rig, command, running_rig, slice
 from gpu_device_plugin.disk.durable import SealedFile
 from gpu_device_plugin.disk.grant_file import KIND, VERSION
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
+from gpu_device_plugin.domain.grants.container_edits import CONFIG_DIR
 from gpu_device_plugin.domain.grants.holdings_annotation import HOLDINGS_ANNOTATION
 from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 
@@ -260,17 +261,29 @@ async def test_a_repeated_allocate_gives_the_same_answer() -> None:
 
 
 async def test_a_container_does_not_start_on_units_that_the_kubelet_says_are_anothers() -> None:
-    """PreStart is the second guard behind the identity found at admission."""
-    async with running_rig() as rig:
-        await rig.admit("p", slice_of(2, 30), slice_of(3, 20))
-        pod = rig.kubelet.pods[rig.uid("p")]
-        await rig.stop_agent()
-        for old, new in ((b"main-0", b"swap"), (b"main-1", b"main-0"), (b"swap", b"main-1")):
-            _rewrite(rig, old, new)
-        await rig.serve()
-
+    """PreStart is the second guard behind the identity found at admission, where no mounts tell whose a slice is."""
+    async with running_rig(isolation="off") as rig:
+        await _swap_two_containers(rig)
         with pytest.raises(Exception, match="create the pod again"):
-            await rig.kubelet.start_container(pod.uid, "main-0")
+            await rig.kubelet.start_container(rig.uid("p"), "main-0")
+
+
+async def test_a_slice_is_the_containers_that_has_it_mounted_whatever_the_grants_say() -> None:
+    async with running_rig() as rig:
+        await _swap_two_containers(rig)
+        start = await rig.kubelet.start_container(rig.uid("p"), "main-0")
+
+        (config, _) = start.mounts[CONFIG_DIR]
+        assert rig.grant("p", "main-0").slice_id in config
+
+
+async def _swap_two_containers(rig: Rig) -> None:
+    """The grants of two containers of a pod have each other's name when the agent starts."""
+    await rig.admit("p", slice_of(2, 30), slice_of(3, 20))
+    await rig.stop_agent()
+    for old, new in ((b"main-0", b"swap"), (b"main-1", b"main-0"), (b"swap", b"main-1")):
+        _rewrite(rig, old, new)
+    await rig.serve()
 
 
 def _rewrite(rig: Rig, old: bytes, new: bytes) -> None:

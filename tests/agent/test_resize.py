@@ -159,7 +159,7 @@ async def test_a_grow_without_room_waits_and_says_who_has_it() -> None:
         await ask(rig, "a", "main-0=mem:12")
         answer = await until_told(rig, "a", state="waits", mem=4)
         assert "pod default/b 8 units" in answer["text"]
-        assert rig.events("ResizeWaits")
+        await until(lambda: rig.events("ResizeWaits"), SECONDS)
         _, why = await command(rig, "why", "default/a")
         assert "to have main-0=mem:12" in why
         assert "pod default/b 8 units" in why
@@ -258,6 +258,7 @@ async def test_what_can_never_be_is_refused_in_words(text: str, words: str) -> N
         await ask(rig, "a", text)
         await until(lambda: rig.events("ResizeRefused"), SECONDS)
 
+        await until(lambda: rig.events("ResizeRefused"), SECONDS)
         assert words in rig.events("ResizeRefused")[0]["message"]
         path = "/api/v1/namespaces/default/pods/a"
         await until(lambda: words in rig.annotations(path).get(RESIZED, ""), SECONDS)

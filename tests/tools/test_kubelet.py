@@ -91,10 +91,10 @@ async def test_a_newer_one_tells_plugins_of_one_name_apart(kubelet: StandInKubel
     await until(lambda: kubelet.allocatable(A) == 1)
     older.list.withdraw()
     await until(lambda: len(kubelet.registry._tasks) == 1)
-    await older.stop()
-    await newer.stop()
 
     assert kubelet.allocatable(A) == 1
+    await older.stop()
+    await newer.stop()
 
 
 async def test_a_pod_admitted_again_keeps_what_it_has_without_a_call(rig: Rig) -> None:
