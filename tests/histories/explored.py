@@ -25,11 +25,11 @@ _OFTEN = (
 )
 _SOMETIMES = (
     "UnitSwitchRefused NVMLStalled XID63 XID94 BadPercentage CountRequested MemoryOnly UnknownMode ProcessLeft "
-    "NotTheHolder CardCountUnknown MigLeft DriverMissingOver OtherPluginOver StateNotWritableOver"
+    "MigLeft DriverMissingOver OtherPluginOver StateNotWritableOver"
 )
 _SELDOM = (
     "UnknownPod ConfigurationRefused ComputeWithoutMemory ComputeNotServed UnknownMemoryEnforcer NoDevice "
-    "DriverChanged CardSkipped DeviceLeftOut"
+    "DriverChanged CardSkipped DeviceLeftOut CardCountUnknown"
 )
 _SWITCHES = "core_mem to cgpu, core_mem to disabled, default to share"
 AT_LEAST: Mapping[str, int] = {
@@ -47,7 +47,7 @@ AT_LEAST: Mapping[str, int] = {
     **{f"reasons: {name}": 5 for name in _SOMETIMES.split()},
     **{f"reasons: {name}": 2 for name in _SELDOM.split()},
     **{f"events: {name}": 30 for name in ("RegionGrown", "DriverLimitSet")},
-    **{f"transitions: {name}": 2 for name in _SWITCHES.split(", ")},
+    **{f"transitions: {name}": 1 for name in _SWITCHES.split(", ")},
 }
 """By a thousand histories."""
 _ENOUGH = 200  # histories that are judged by it: of fewer, chance decides
