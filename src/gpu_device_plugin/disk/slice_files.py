@@ -93,9 +93,10 @@ class SliceFiles:
         _make_directory(f"{directory}/config")
         failpoint("slices.before-limits")
         changed = False
-        is_older = self.revision(spec.slice_id) > spec.revision
-        if not is_older and (spec.is_certain or not _is_file(f"{directory}/config/limits")):
-            changed = _write_text(f"{directory}/config/limits", spec.limits.encode())
+        limits, text = f"{directory}/config/limits", spec.limits.encode()
+        is_due = not _has_text(limits, text) and (spec.is_certain or not _is_file(limits))
+        if is_due and self.revision(spec.slice_id) <= spec.revision:
+            changed = _write_text(limits, text)
         parts = used_parts(len(spec.cards))
         region = (f"{directory}/region", REGION_BYTES, parts)
         changed |= self._share(spec.slice_id, "region file", *region)
@@ -186,12 +187,17 @@ def _make_directory(path: str) -> None:
         directory.chmod(_DIRECTORY_MODE)
 
 
-def _write_text(path: str, text: bytes) -> bool:
+def _has_text(path: str, text: bytes) -> bool:
     found = _look(path)
-    if found is not None and stat.S_ISREG(found.st_mode):
-        if found.st_size == len(text) and _content(path, len(text)) == text:
-            return False
-    elif found is not None and stat.S_ISDIR(found.st_mode):
+    is_as_long = found is not None and stat.S_ISREG(found.st_mode) and found.st_size == len(text)
+    return is_as_long and _content(path, len(text)) == text
+
+
+def _write_text(path: str, text: bytes) -> bool:
+    if _has_text(path, text):
+        return False
+    found = _look(path)
+    if found is not None and stat.S_ISDIR(found.st_mode):
         shutil.rmtree(path)
     _put(path, text, len(text), ((0, len(text)),), _READ_MODE)
     return True

@@ -90,8 +90,8 @@ async def ask_resize(api: ApiServer, wanted: WantedResize) -> WrittenResize:
     wanted = wanted._replace(container=container.name)
     before = pod.annotations.get(RESIZE, "")
     asked = dict[str, AskedSize]()
-    with suppress(RequestError):  # which it replaces
-        asked = dict(parse_resize(before)) if before else {}
+    with suppress(RequestError):  # nothing, or what it replaces
+        asked |= parse_resize(before)
     text = resize_text({**asked, container.name: wanted.asked})
     if text == before:  # asked once more
         await _write(api, wanted, pod.metadata.uid, None)

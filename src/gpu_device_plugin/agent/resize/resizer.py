@@ -232,11 +232,9 @@ class Resizer:
     ) -> tuple[Grant, bool]:
         """As many steps as may follow each other; also whether all processes are sure to know of the last one.
 
-        One that read the limits before it laid out the region is told by the next look.
-
         What a slice no longer may use is given back by a later decision: an allocation may have begun.
         """
-        has_shrunk, is_told, before = False, True, grant
+        has_shrunk, is_told = False, True
         for _ in range(_MOST_STEPS):
             if grant.resized:
                 await self.setup.make_files(grant)
@@ -255,7 +253,7 @@ class Resizer:
             async with self.gate.quiet():  # no call of the kubelet is being decided
                 self._check_growth(grant, slice_, target, allowed)
                 grant = await self._take(grant, following)
-        return grant, is_told and grant is before
+        return grant, is_told
 
     async def _take(self, grant: Grant, sizes: SliceSizes) -> Grant:
         ledger, view = self.ledger_store.ledger, self.schemes.dividing_view(self.state())
