@@ -36,6 +36,7 @@ _SHARED_MODE = 0o666  # written by the container, whatever user it runs as
 _READ_MODE = 0o644
 _DIRECTORY_MODE = 0o755
 _BLOCK_BYTES = 4096
+_LIMITS_BYTES = 65536  # more than the longest limits have
 # Never waiting: root in a container owns its files, and may hold up an open() by a lease for 45 s.
 _SAFELY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _Parts = tuple[tuple[int, int], ...]  # offsets and lengths
@@ -151,13 +152,12 @@ class SliceFiles:
         return tell_revision(self.region(slice_id), revision)
 
     def revision(self, slice_id: str) -> int:
-        """That of the limits which lie there; 0 where they have none."""
-        try:
-            text = Path(f"{self._slices_text}/{slice_id}/config/limits").read_text(encoding="ascii")
-        except (OSError, ValueError):
-            return 0
-        found = re.search(r"^revision=([0-9]{1,9})$", text, re.MULTILINE)
-        return int(found[1]) if found else 0
+        """That of the limits which lie there; 0 where they have none or cannot be read."""
+        with contextlib.suppress(OSError):
+            text = _content(f"{self._slices_text}/{slice_id}/config/limits", _LIMITS_BYTES)
+            found = re.search(rb"^revision=([0-9]{1,9})$", text or b"", re.MULTILINE)
+            return int(found[1]) if found else 0
+        return 0
 
     def remove(self, slice_id: str) -> None:
         """Remove all files of a slice; missing ones are no error."""
