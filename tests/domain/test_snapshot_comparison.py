@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.grants.snapshot_comparison import (
     corrected_uid,
     fill_units,
     find_doubles,
+    find_given_away,
     find_unknown,
     pass_on_units,
     rename_holder,
@@ -114,6 +115,31 @@ def test_who_has_a_slice_mounted_holds_it_whatever_units_and_names_say() -> None
     now = rename_holder(before, *complete_holder(before, snapshot))
 
     assert (now.pod.uid, now.container, now.is_checked) == ("uid-new", "main", False)
+
+
+def test_a_slice_taken_for_another_pods_has_the_name_of_who_has_mounted_it() -> None:
+    """Else it were found by neither name, and no container started on it."""
+    shown = listed("b", main={MEM: _ids("m00")})
+    snapshot = KubeletSnapshot([shown], [_mounting("uid-b", "main", "old")])
+    before = changed(grant("a", "m00", "c00"), slice_id="old")
+    now = rename_holder(before, *complete_holder(before, snapshot))
+
+    assert (now.pod, now.is_checked) == (PodRef("default", "b", "uid-b"), False)
+
+
+def test_units_that_another_pod_has_end_a_grant_only_where_it_has_no_files() -> None:
+    snapshot = KubeletSnapshot(
+        [listed("b", main={MEM: _ids("m00")})],
+        [CheckpointEntry("uid-b", "main", str(MEM), _ids("m00"), ContainerEdits())],
+    )
+    plain, isolated = (
+        changed(grant("a", "m00"), slice_id=str(has), is_isolated=has) for has in (False, True)
+    )
+
+    assert find_given_away(_ledger(plain, isolated), snapshot) == {"False"}
+    assert not find_given_away(
+        _ledger(changed(plain, pod=PodRef("default", "b", "uid-b"))), snapshot
+    )
 
 
 def test_a_slice_that_two_have_mounted_is_nobodys_by_that() -> None:

@@ -18,6 +18,7 @@ from tools.harness.kubelet_pods import StandInContainer
 
 from gpu_device_plugin.agent.reconcile.reconciler import PASS_SECONDS
 from gpu_device_plugin.domain.fractions.units import parse_unit_id
+from gpu_device_plugin.domain.grants.lifetime import KUBELET_SETTLE_SECONDS
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.kubelet.plugin_directory import LOOK_SECONDS
 
@@ -266,8 +267,16 @@ def _others_may_ask(node: "Node", life: Life) -> bool:
 
 
 def _is_book_lost(node: "Node", life: Life) -> bool:
-    """The kubelet has lost its checkpoint, and asks for what pods have that run or are half admitted."""
-    return life.is_forgotten or any(other.is_forgotten for other in node.pods.living())
+    """The kubelet has lost its checkpoint, and asks for what pods lack that run or are half admitted."""
+    asked = {resource for c in life.pod.containers for resource in c.limits}
+    return life.is_forgotten or any(
+        other.is_forgotten
+        and resource in asked
+        and not node.kubelet.held(other.pod.uid).get((c.name, resource))
+        for other in node.pods.living()
+        for c in other.pod.containers
+        for resource in c.limits
+    )
 
 
 def _is_nobody_known(node: "Node", life: Life) -> bool:
@@ -294,9 +303,11 @@ def _is_unsure_who_lives(node: "Node", life: Life) -> bool:
     """List may be short, the checkpoint names pods that are gone, and the watch does not tell yet.
 
     Of a static pod that was rejected it never tells: it has no mirror. Nor of a pod that was replaced at once.
+    What either left ends a pass after List is whole again.
     """
+    since = node.machine.loop.now - 2 * (KUBELET_SETTLE_SECONDS + PASS_SECONDS)
     is_untold = any(
-        (other.is_static and other.refused_by) or other.was_short
+        other.asked_at > since and ((other.is_static and other.refused_by) or other.was_short)
         for other in node.pods.lives.values()
     )
     is_late = may_list_be_short(node, PASS_SECONDS) and (

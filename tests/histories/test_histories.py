@@ -460,6 +460,23 @@ _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
             Step("state_damaged", 8.0, {"kind": "grants", "at": 0.276}),
         ),
     ),
+    "the call of a pod is taken for one that runs without units, where nothing is mounted": (
+        7561,
+        (
+            Step("label", 5.0, {"mode": "share"}),
+            Step("create", 0.3, {"pod": 3, "shape": "memory"}),
+            Step("create", 0.3, {"pod": 8, "shape": "memory"}),
+            Step("create", 0.0, {"pod": 9, "shape": "memory"}),
+            Step(
+                "restart_kubelet",
+                1.0,
+                {"away": 1.79, "late": 0.02, "forgets": True, "has_get": True},
+            ),
+            Step("release_after", 40.0),
+            Step("api_away", 1.0, {"seconds": 70.0}),
+            Step("swap", 20.0, {"one": 3, "other": 8, "grace": 0.0, "by_force": False}),
+        ),
+    ),
     "a pod that asked for nothing is made again under its name, and the watch is behind": (
         0,
         (

@@ -161,7 +161,7 @@ def _in_use(
         for key, grant in ledger.grants.items()
         if key in listed
         or (key in claims and known is None)
-        or complete_holder(grant, snapshot)[0] in {"", *uids}
+        or complete_holder(grant, snapshot).pod.uid in {"", *uids}
     ]
     slices = {grant.slice_id for grant in grants} | {units.slice_id for units in kept}
     is_ending = not slices <= living | listed

@@ -98,8 +98,8 @@ class PreStart:
 
     async def _check_spec(self, grant: Grant, state: NodeState) -> Grant:
         """The grant with what is known now; without the pod spec it stays unchecked."""
-        uid, name = self.holders.named(grant)
-        named = rename_holder(grant, uid, name)
+        pod, name = self.holders.named(grant)
+        named = rename_holder(grant, pod, name)
         scheme, spec = self.schemes.of_grant(grant), await self._spec(named.pod)
         if spec is not None and spec.container(name) is not None:
             named = scheme.check_spec(named, spec, state)

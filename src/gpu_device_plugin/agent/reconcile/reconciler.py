@@ -31,6 +31,7 @@ from gpu_device_plugin.domain.grants.snapshot_comparison import (
     drift,
     fill_units,
     find_doubles,
+    find_given_away,
     find_unknown,
     pass_on_units,
     rename_holder,
@@ -163,6 +164,7 @@ class Reconciler:
         store, now = self.ledger_store, _now()
         missing = witnesses.unshown(store.ledger) | witnesses.superseded(store.ledger)
         over, self._absent_since = overdue(missing, self._absent_since, now, witnesses)
+        over |= find_given_away(store.ledger, witnesses.snapshot)
         failpoint("reconcile.before-release")
         left = store.ledger.release(over)
         completed = self._complete(left, witnesses)
@@ -201,9 +203,8 @@ class Reconciler:
         found = []
         for grant in ledger.grants.values():
             named = rename_holder(grant, *complete_holder(grant, snapshot))
-            named = rename_holder(
-                named, corrected_uid(named, snapshot.uids_by_holding, ledger), named.container
-            )
+            uid = corrected_uid(named, snapshot.uids_by_holding, ledger)
+            named = rename_holder(named, replace(named.pod, uid=uid), named.container)
             listed, own, of_scheme = parts[schemes.of_grant(grant)]
             named = pass_on_units(named, listed, own, snapshot.mounted_by)
             entries = of_scheme(snapshot.of_container(named.pod.uid, named.container))

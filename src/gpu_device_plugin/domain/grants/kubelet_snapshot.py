@@ -76,6 +76,11 @@ class KubeletSnapshot:
         return {holding[0]: uid for holding, uid in self.uids_by_holding.items()}
 
     @cached_property
+    def pods(self) -> Mapping[str, PodRef]:
+        """The same by uid."""
+        return {uid: PodRef(*key, uid) for key, uid in self.listed_uids.items()}
+
+    @cached_property
     def held(self) -> Sequence[HeldUnits]:
         return (*map(_from_checkpoint, self.entries), *self.listed_units)
 

@@ -120,8 +120,7 @@ class Witnesses:
 
     def holders(self, ledger: Ledger) -> frozenset[tuple[str, str]]:
         """Resource and pod, for people, of all units that List or checkpoint shows."""
-        refs = {uid: PodRef(*key, uid) for key, uid in self.snapshot.listed_uids.items()}
-        refs |= {spec.ref.uid: spec.ref for spec in self.specs.values()}
+        refs = {**self.snapshot.pods, **{spec.ref.uid: spec.ref for spec in self.specs.values()}}
         refs |= {grant.pod.uid: grant.pod for grant in ledger.grants.values()}
         found = set[tuple[str, str]]()
         for units in filter(lambda each: each.ids, self.snapshot.held):

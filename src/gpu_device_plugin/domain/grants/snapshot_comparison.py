@@ -11,7 +11,7 @@ from gpu_device_plugin.domain.grants.kubelet_snapshot import (
     KubeletSnapshot,
 )
 from gpu_device_plugin.domain.grants.ledger import Ledger
-from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod
+from gpu_device_plugin.domain.node.pods import HeldUnits, ListedPod, PodRef
 from gpu_device_plugin.errors import UnknownPodError
 
 _Places: TypeAlias = dict[tuple[str, str, str, str], frozenset[str]]
@@ -69,26 +69,39 @@ def find_doubles(ledger: Ledger, mounted: Collection[str]) -> frozenset[str]:
     )
 
 
+def find_given_away(ledger: Ledger, snapshot: KubeletSnapshot) -> frozenset[str]:
+    """Slices without files, which no mount tells of, that another pod holds by List and checkpoint."""
+    grants = [grant for grant in ledger.grants.values() if not grant.is_isolated]
+    held = snapshot.uids_by_holding.items() if grants else ()
+    return frozenset(
+        grant.slice_id
+        for grant in grants
+        for (key, _, _, ids), uid in held
+        if uid != grant.pod.uid and key != grant.pod.key and not ids.isdisjoint(grant.all_ids)
+    )
+
+
 class KnownHolder(NamedTuple):
     """Who holds a grant; empty where it is not known."""
 
-    pod_uid: str
+    pod: PodRef
     container: str
 
 
 def complete_holder(grant: Grant, snapshot: KubeletSnapshot) -> KnownHolder:
     """The holder of a grant by the checkpoint: who has its slice mounted; else completed by its units."""
     if mounted := snapshot.mounted_by.get(grant.slice_id):
-        return KnownHolder(*mounted)
+        uid, container = mounted  # of a pod that the grant may not even name
+        return KnownHolder(snapshot.pods.get(uid, replace(grant.pod, uid=uid)), container)
     if grant.pod.uid and grant.container:
-        return KnownHolder(grant.pod.uid, grant.container)
+        return KnownHolder(grant.pod, grant.container)
     for entry in snapshot.entries:
         ids = grant.ids(entry.resource)
         same_pod = not grant.pod.uid or grant.pod.uid == entry.pod_uid
         if ids and entry.ids == frozenset(ids) and same_pod:
-            uid = grant.pod.uid or entry.pod_uid
-            return KnownHolder(uid, grant.container or entry.container)
-    return KnownHolder(grant.pod.uid, grant.container)
+            pod = replace(grant.pod, uid=entry.pod_uid)
+            return KnownHolder(pod, grant.container or entry.container)
+    return KnownHolder(grant.pod, grant.container)
 
 
 def pass_on_units(
@@ -147,15 +160,16 @@ def corrected_uid(grant: Grant, reported: Mapping[Holding, str], ledger: Ledger)
     return grant.pod.uid
 
 
-def rename_holder(grant: Grant, uid: str, container: str) -> Grant:
-    """The grant with this uid and container; unchanged if it has them already.
+def rename_holder(grant: Grant, pod: PodRef, container: str) -> Grant:
+    """The grant with this pod and container; unchanged if it has them already.
 
     Where it had been taken for another container's, its rules have to be checked again.
     """
-    if (uid, container) == (grant.pod.uid, grant.container):
+    if (pod, container) == (grant.pod, grant.container):
         return grant
-    holder = replace(grant.holder, pod=replace(grant.pod, uid=uid), container=container)
-    is_checked = grant.is_checked and grant.container in ("", container)
+    holder = replace(grant.holder, pod=pod, container=container)
+    is_same = pod.key == grant.pod.key and grant.container in ("", container)
+    is_checked = grant.is_checked and is_same
     return replace(grant, holder=holder, is_checked=is_checked)
 
 
