@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_device_plugin.disk.native_library import DIRECTORY_VARIABLE
+from gpu_device_plugin.domain.fractions.pod_annotations import GROWTH
 from gpu_device_plugin.domain.fractions.units import Resource, parse_unit_id
 from gpu_device_plugin.domain.grants.node_annotations import CARDS_ANNOTATION
 from gpu_device_plugin.domain.node.modes import MODE_LABEL, NodeMode
@@ -19,7 +20,7 @@ from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.overview.slice_use import series
 from gpu_device_plugin.settings.setting import ENVIRONMENT_PREFIX
 from gpu_device_plugin.simulation.simulated_node import SimulatedNode
-from tools.demo.demo_pods import CONTAINER, Role
+from tools.demo.demo_pods import CONTAINER, NAMESPACE, Role
 from tools.harness.api_server import StandInApiServer
 from tools.harness.kubelet import StandInKubelet
 from tools.harness.kubelet_pods import ContainerStart, PodAdmission
@@ -159,7 +160,7 @@ class DemoNode:
         self._cards = simulated
         self.is_isolated = around.library_dir is not None
         self.has_selftest = around.has_selftest
-        self._api = around.api
+        self._api, self._kubeconfig = around.api, around.kubeconfig
         self._dir = around.root / name
         self._dir.mkdir(exist_ok=True)
         self._kubelet_dir = self._dir / "k"
@@ -259,8 +260,22 @@ class DemoNode:
 
     async def command(self, *words: str) -> str:
         """What `gpu-device-plugin` prints to a person on this node."""
+        program = ("-m", "gpu_device_plugin")
+        return await self._output(program, *words, "--run-dir", str(self._run_dir))
+
+    async def kubectl_gpu(self, *words: str) -> str:
+        """What `kubectl gpu` prints to a user of the cluster."""
+        program = ("-c", "from gpu_device_plugin.cli.overview import main; main()")
+        return await self._output(program, *words, "--kubeconfig", str(self._kubeconfig))
+
+    def allow_growth(self, text: str) -> None:
+        """The operator's annotation of the pods' namespace."""
+        path = f"/api/v1/namespaces/{NAMESPACE}"
+        self._api.store(path, {"metadata": {"annotations": {GROWTH: text}}})
+
+    async def _output(self, program: Sequence[str], *words: str) -> str:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "gpu_device_plugin", *words, "--run-dir", str(self._run_dir)),
+            *(sys.executable, *program, *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -273,7 +288,7 @@ class DemoNode:
             await process.wait()
             raise
         if process.returncode:
-            raise EdgeError(f"gpu-device-plugin {' '.join(words)}: {output.decode()}")
+            raise EdgeError(f"{' '.join(words)}: {output.decode()}")
         return output.decode()
 
     @property

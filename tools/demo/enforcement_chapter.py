@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gpu_device_plugin.domain.grants.container_edits import (
@@ -22,7 +23,7 @@ from gpu_device_plugin.domain.grants.container_edits import (
 from gpu_device_plugin.errors import EdgeError
 from gpu_device_plugin.simulation.driver_library import CUDA
 from tools.demo.demo_node import DemoNode, die_with_parent
-from tools.demo.demo_output import ComputeShare, GpuView, Promises, Teller
+from tools.demo.demo_output import ComputeShare, GpuView, Promises, Teller, wait_for
 from tools.demo.demo_pods import CARD_MIB, FIRST, LATECOMER, NEIGHBOUR, Role
 from tools.harness.kubelet_pods import ContainerStart
 
@@ -116,6 +117,10 @@ TOLERANCE = 5
 _TAKEN_MIB = 98
 _SHOWN_MIB = _TAKEN_MIB + CONTEXT_MIB  # 337, the source's figure
 _TOO_MUCH_MIB = 2048
+_GROWN = replace(FIRST, mem_units=FIRST.mem_units + 1)
+"""The only unit of its card that nobody has."""
+_OFFERED, _OFFERED_LESS = (60, 400, 4), (59, 400, 4)
+_LIST_SECONDS = 30.0
 _PIECE_US = 20000  # long enough for several turns of a card (docs/simulator.md)
 _WARM_MS = 300
 _WINDOW_MS = 1500
@@ -151,6 +156,7 @@ async def run_in_slices(node: DemoNode, root: Path, teller: Teller, promises: Pr
         await _refuse(running, teller, promises)
         await _look(running, node.name, teller, promises)
         await _divide(running, teller, promises)
+        await _resize(node, running[FIRST.name], teller, promises)
 
 
 def _missing(node: DemoNode) -> str:
@@ -315,3 +321,46 @@ def _is_kept(role: Role, percent: float) -> bool:
 def _share_promise(what: str, role: Role, percent: float) -> tuple[str, str, str]:
     wanted = f"{role.core_percent} % +- {TOLERANCE}"
     return what, wanted, wanted if _is_kept(role, percent) else f"{percent:.1f} %"
+
+
+async def _resize(node: DemoNode, first: GpuProcess, teller: Teller, promises: Promises) -> None:
+    """What was refused is granted once the slice has grown; it shrinks when that is given back."""
+    teller.text(
+        f"Last, {FIRST.name} gets the unit of card {CARD} that is left, while it runs. The operator "
+        f"allows its namespace one unit beyond the requests; the user asks for it:"
+    )
+    node.allow_growth("mem:1")
+    await _ask(node, _GROWN.mem_units, teller, "--wait")
+    granted = await first.ask("allocate", _TOO_MUCH_MIB)
+    _check_results(promises, f"{FIRST.name} asks {_TOO_MUCH_MIB} MiB again", 0, [granted["result"]])
+    seen = (await _view(first, FIRST.name, 0)).memory
+    wanted = f"{_SHOWN_MIB + _TOO_MUCH_MIB}MiB / {_GROWN.slice_mib}MiB"
+    promises.check(f"{FIRST.name} sees, without a restart", wanted, seen)
+    await _check_offer(node, _OFFERED_LESS, "without the unit", promises)
+    teller.text("Asked to shrink, it keeps the unit for as long as that is in use:")
+    told = await _ask(node, FIRST.mem_units, teller)
+    kept = "kept while in use" if "are kept for it" in told else told
+    promises.check("the unit is", "kept while in use", kept)
+    refused = await first.ask("allocate", 2)
+    _check_results(promises, f"{FIRST.name} asks 2 MiB more", 2, [refused["result"]])
+    await first.ask("free")
+    await _ask(node, FIRST.mem_units, teller, "--wait")
+    seen = (await _view(first, FIRST.name, 0)).memory
+    promises.check(f"{FIRST.name} sees", f"{_SHOWN_MIB}MiB / {FIRST.slice_mib}MiB", seen)
+    await _check_offer(node, _OFFERED, "with the unit", promises)
+
+
+async def _ask(node: DemoNode, units: int, teller: Teller, *words: str) -> str:
+    """What `kubectl gpu resize` answers, which is shown."""
+    asked = ("resize", FIRST.name, "--mem", str(units), *words)
+    with teller.waiting("waiting for the agent's answer"):
+        told = await node.kubectl_gpu(*asked)
+    teller.quote(f"kubectl gpu {' '.join(asked)}", told)
+    return told
+
+
+async def _check_offer(
+    node: DemoNode, expected: tuple[int, ...], what: str, promises: Promises
+) -> None:
+    seen = await wait_for(node.allocatable, expected, _LIST_SECONDS)
+    promises.check(f"allocatable of {node.name} {what}", expected, seen)

@@ -21,6 +21,7 @@ from ctypes import (
 from functools import cache
 
 Answer = dict[str, int]
+_allocated: list[c_uint64] = []
 _PROCESSES = 64
 
 
@@ -85,7 +86,14 @@ def start() -> Answer:
 def allocate(mib: str) -> Answer:
     """Ask for memory; the answer is CUDA's."""
     address = c_uint64()
-    return {"result": _cuda().cuMemAlloc_v2(byref(address), c_uint64(int(mib) << 20))}
+    result = _cuda().cuMemAlloc_v2(byref(address), c_uint64(int(mib) << 20))
+    _allocated.extend([] if result else [address])
+    return {"result": result}
+
+
+def free() -> Answer:
+    """Give back what it got last."""
+    return {"result": _cuda().cuMemFree_v2(_allocated.pop())}
 
 
 def look(index: str) -> Answer:
@@ -131,6 +139,7 @@ def _run_kernel(piece: c_uint64) -> None:
 _WORDS: dict[str, Callable[..., Answer]] = {
     "start": start,
     "allocate": allocate,
+    "free": free,
     "look": look,
     "work": work,
 }
