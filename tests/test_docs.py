@@ -469,6 +469,7 @@ SAMPLES = {
     "pytorch-training.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
     "vllm.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
     "jupyter-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(3), 20)),
+    "growing-notebook.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(2), 30)),
     "sglang.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
     "kserve.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
     "kubeflow.yaml": (NodeMode.CORE_MEM, MemoryUnit.GIB, Demand(Units(8), 50)),
