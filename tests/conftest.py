@@ -12,10 +12,10 @@ from typing import Unpack
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.agent.boxes import Boxes
 from tests.kubelet.rig import Rig
 from tests.skips import lines
 from tests.told import compile_program
+from tools.harness.boxes import Boxes
 from tools.harness.isolation.box import native_directory
 from tools.harness.kubelet import StandInKubelet
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.boxes import Boxes
 from tools.harness.api_server import status
+from tools.harness.boxes import Boxes
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
 from tools.harness.kubelet_book import Book
 from tools.harness.rig import (

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.agent.boxes import Boxes
 from tests.held import fraction
+from tools.harness.boxes import Boxes
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
 from tools.harness.rig import NODE, Rig, running_rig, slice_of, until
 

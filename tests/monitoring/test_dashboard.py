@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.boxes import Boxes
 from tests.chart.rendering import CHART
 from tests.monitoring.prometheus import (
     NODE,
@@ -18,6 +17,7 @@ from tests.monitoring.prometheus import (
 )
 from tests.test_docs import page
 from tools.dashboards.agent import PLACE, build
+from tools.harness.boxes import Boxes
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
 from tools.harness.rig import MEM, Rig, running_rig, slice_of, until
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from tests.agent.boxes import Boxes
+from tools.harness.boxes import Boxes
 from tools.harness.kubelet_pods import PodAdmission
 from tools.harness.rig import Rig
 

@@ -1,9 +1,10 @@
-"""The replay of the openb trace: scores kept up to date, and kube-scheduler around an extender."""
+"""The replay of the openb trace: scores kept up to date, kube-scheduler around an extender, pods that grow."""
 
 import math
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tools.bench.openb.growth import GrowingCluster, spread
 from tools.bench.openb.players import Player, play, served_fgd
 from tools.bench.openb.ranking import Ranking
 from tools.bench.openb.replay import paper_fgd
@@ -89,3 +90,19 @@ def test_every_player_fills_a_cluster_and_they_differ_in_what_they_do_with_pods_
         Player.TODAY: 0,
         Player.LEAST: 0,
     }
+
+
+def test_a_pod_grows_into_what_is_free_of_its_card_and_waits_for_the_rest() -> None:
+    """Two ask for 30 of 100 units with a peak of 60; a third one, which asks as much, comes while one has grown."""
+    cluster, shape = GrowingCluster([NodeRoom(8000, (1000,))], spread, 0.5), Shape(1000, 1, 600)
+    cluster.arrive(0.0, shape, iter([(1.0, 3.0), (6.0, 7.0)]))
+    cluster.arrive(0.0, shape, iter([(2.0, 5.0)]))
+    cluster.arrive(2.5, shape, iter(()))
+    cluster.run(5.5)
+    cluster.arrive(5.5, shape, iter(()))
+    cluster.run(9.0)
+
+    first, second, third = cluster.pods
+    assert [(w.begin, w.had_from, w.end) for w in first.wishes] == [(1, 1, 3), (6, 7, 7)]
+    assert [(w.begin, w.had_from, w.end) for w in second.wishes] == [(2, 3, 5)]
+    assert third.wishes == []

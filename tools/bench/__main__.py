@@ -16,6 +16,7 @@ from tools.bench import (
     claims,
     extender,
     footprint,
+    growing,
     health,
     large_cluster,
     nvidia,
@@ -24,6 +25,7 @@ from tools.bench import (
     placement_players,
     refusals,
     rejections,
+    resizing,
     slow_server,
     start,
 )
@@ -54,10 +56,12 @@ _ALONE: Mapping[str, Callable[[], Awaitable[Chapter]]] = {
     "allocation_apis": allocation_apis.measure,
     "placement": placement.measure,
     "placement_players": placement_players.measure,
+    "growing": growing.measure,
     "extender": extender.measure,
     "large_cluster": large_cluster.measure,
     "slow_server": slow_server.measure,
     "page": page.measure,
+    "resizing": resizing.measure,
     "isolation": _isolation,
 }
 
