@@ -28,6 +28,7 @@ the length of both is bounded here: of a value where it enters a text (`clip`), 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
 LONGEST_VALUE = 64
 LONGEST_TEXT_BYTES = 1024
@@ -84,6 +85,12 @@ class RefusalError(GpuPluginError):
     def __init__(self, text: str, *, reason: str) -> None:
         super().__init__(text)
         self.reason = reason
+
+    def in_words(self, text: str) -> Self:
+        """The same refusal with another text."""
+        found = type(self)(text, reason=self.reason)
+        vars(found).update(vars(self))
+        return found
 
 
 class RequestError(RefusalError):

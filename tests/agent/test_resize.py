@@ -152,7 +152,7 @@ async def test_a_namespace_grows_up_to_its_number_over_all_its_slices() -> None:
 
 async def test_a_grow_without_room_waits_and_says_who_has_it() -> None:
     """It is done when a neighbour ends; one with a time ends by itself, and stays so."""
-    async with running_rig(profile="t4", is_hasty=True) as rig:
+    async with running_rig(profile="t4") as rig:
         await allow(rig)
         await rig.admit("a", slice_of(4, 30))
         await rig.admit("b", slice_of(8, 30))
@@ -169,7 +169,7 @@ async def test_a_grow_without_room_waits_and_says_who_has_it() -> None:
         await until_told(rig, "a", state="waits", mem=4)
         await rig.delete(rig.uid("b"))
 
-        await until(lambda: told(rig, "a").get("mem") == 12, 90)
+        await until_told(rig, "a", state="done", mem=12)
 
 
 async def test_a_resize_outlives_the_agent_and_ends_with_its_pod(
@@ -183,7 +183,7 @@ async def test_a_resize_outlives_the_agent_and_ends_with_its_pod(
         replace_list(book, resource, devices)
         lists.append((resource, len(book.healthy[resource])))
 
-    async with running_rig(is_hasty=True) as rig:
+    async with running_rig() as rig:
         await allow(rig)
         await rig.admit("a", slice_of(2, 30))
         await ask(rig, "a", "main-0=mem:8,core:60")
@@ -200,7 +200,33 @@ async def test_a_resize_outlives_the_agent_and_ends_with_its_pod(
         assert not [each for each in rig.events() if "ealthy" in each["reason"]]
         await rig.delete(rig.uid("a"))
 
-        await rig.until_offered(FOUR_CARDS, 90)
+        await rig.until_offered(FOUR_CARDS)
+
+
+async def test_what_a_pod_grew_into_that_only_a_process_is_left_of_stays_its_own(
+    boxes: Boxes,
+) -> None:
+    """A pod that was deleted by force; a slice that grows does not get it either."""
+    async with running_rig(profile="t4") as rig:
+        await allow(rig)
+        await rig.admit("a", slice_of(2, 30))
+        await rig.admit("b", slice_of(2, 30))
+        await ask(rig, "a", "main-0=mem:8")
+        await until_told(rig, "a", state="done", mem=8)
+        program = await boxes.start(rig, "a")
+        assert program(f"alloc 1 {MIB}") == [0]
+        await rig.delete(rig.uid("a"))
+        await until(lambda: rig.events("ProcessLeft"), SECONDS)
+        await ask(rig, "b", "main-0=mem:8")
+        answer = await until_told(rig, "b", state="waits")
+        assert "pod default/a 8 units" in answer["text"]
+        assert rig.allocatable()[MEM] == 14 - 6
+
+        refused = await rig.admit("c", slice_of(9, 30))
+        assert "what default/a had is not given again while a process" in refused.message
+        assert "by a resize default/a has more than it asked for" in refused.message
+        _, why = await command(rig, "why", "default/c")
+        assert "card 0   no room: 4/14 units" in why
 
 
 async def test_a_pod_that_is_bound_meanwhile_gets_other_units_or_hears_of_the_resize() -> None:

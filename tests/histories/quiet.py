@@ -45,13 +45,7 @@ def disagreements(node: Node) -> Iterator[str]:
     if node.agent is None:
         yield "the agent does not run"
     known = grants(node)
-    living = {life.pod.uid for life in node.pods.living()}
-    # What a slice had grown into comes back with the end of its grant (`check_settled`).
-    grown = [g.resized.extra for g in known if g.resized and g.pod.uid not in living]
-    offered = tuple(
-        node.kubelet.allocatable(resource) + sum(len(extra.get(resource, ())) for extra in grown)
-        for resource in _RESOURCES
-    )
+    offered = tuple(map(node.kubelet.allocatable, _RESOURCES))
     modes = possible_modes(node)
     if offered not in _possible_offers(node, modes):
         cards = [card for card in node.driver.cards if card.is_well]

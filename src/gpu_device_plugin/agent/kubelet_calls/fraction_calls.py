@@ -29,6 +29,8 @@ from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.scheme_registry import OF_FRACTIONS
 from gpu_device_plugin.errors import DoesNotFitError, RefusalError
 
+_LACKING = frozenset({"NoRoom", "TooManyPods"})
+
 
 @dataclass(eq=False)
 class FractionCalls(KubeletCalls):
@@ -43,14 +45,12 @@ class FractionCalls(KubeletCalls):
         session, admitting = known.caller if known else None, self._calls.admitting(_now())
         found = await self.caller_lookup.identify(call, session, admitting, free)
         self._caller = found.caller
-        offer = Offer(call, free, found.live, found.all_live, held=found.held)
-        try:
-            if known is None or not known.is_for(found.caller):
-                self._decide(found.caller, offer, view)
-            chosen = self.schemes.fractions.choose(self._calls.decided, offer, view)
-        except DoesNotFitError as error:
-            beside = beside_left(error, self.caller_lookup.left_running)
-            raise beside_resized(beside, found.live) from error
+        # The kubelet may not have heard yet that a slice has grown into what it offers.
+        left = free - self.admission.ledger.extra_ids()
+        offer = Offer(call, left, found.live, found.all_live, held=found.held)
+        if known is None or not known.is_for(found.caller):
+            self._decide(found.caller, offer, view)
+        chosen = self.schemes.fractions.choose(self._calls.decided, offer, view)
         self._calls = self._calls.tell(call.resource, frozenset(chosen))
         self._answered()
         failpoint("prefer.decided")
@@ -124,6 +124,13 @@ class FractionCalls(KubeletCalls):
             self.gate.expect_allocate()
         else:
             self.gate.expect_noting()
+
+    def _explained(self, call: Call, error: RefusalError) -> RefusalError:
+        """Also with the pods that have what would fit."""
+        if isinstance(error, DoesNotFitError) and error.reason in _LACKING:
+            error = beside_left(error, self.caller_lookup.left_running)
+            error = beside_resized(error, self.admission.ledger)
+        return super()._explained(call, error)
 
     def _refuse(self, call: Call, error: RefusalError) -> None:
         """Also forget the decision: the kubelet makes no further call for this pod."""

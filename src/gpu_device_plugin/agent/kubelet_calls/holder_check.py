@@ -210,11 +210,10 @@ def beside_left(error: DoesNotFitError, pods: Collection[str]) -> DoesNotFitErro
     """The refusal, with the pods whose processes have what would fit."""
     if not pods:
         return error
-    text = (
+    return error.in_words(
         f"{error}; what {few(sorted(pods))} had is not given again while a process of it runs: the kubelet "
         f"has forgotten it. Delete the pod; if it was deleted by force, end the process on the node"
     )
-    return DoesNotFitError(text, reason=error.reason)
 
 
 def beside_resized(error: DoesNotFitError, ledger: Ledger) -> DoesNotFitError:
@@ -222,8 +221,7 @@ def beside_resized(error: DoesNotFitError, ledger: Ledger) -> DoesNotFitError:
     grown = sorted({str(g.pod) for g in ledger.grants.values() if g.extra_ids})
     if not grown:
         return error
-    text = f"{error}; by a resize {few(grown)} has more than it asked for"
-    return DoesNotFitError(text, reason=error.reason, rooms=error.rooms)
+    return error.in_words(f"{error}; by a resize {few(grown)} has more than it asked for")
 
 
 def _double_booked(pod: PodRef) -> DoesNotFitError:

@@ -95,8 +95,9 @@ class KubeletCalls(ABC):
         if caller and caller.container:
             who += f", container {caller.container.name},"
         asked = self._asked_text(call)
-        text = f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
-        return type(error)(text, reason=error.reason)
+        return error.in_words(
+            f"{who} on node {state.node} (mode {state.mode}) asks {asked}: {error}"
+        )
 
     def _asked_text(self, call: Call) -> str:
         scheme = self.schemes.of(call.resource)

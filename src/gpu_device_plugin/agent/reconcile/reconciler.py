@@ -22,6 +22,7 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
+from gpu_device_plugin.domain.fractions.fraction import without_growth
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import Witnesses, overdue
@@ -176,6 +177,8 @@ class Reconciler:
             _log.info("slice ended", slice=slice_id)
         ledger = store.ledger
         self._absent = witnesses.over(ledger)
+        if witnesses.is_synced:
+            ledger = self._give_back(self._absent)
         self.holders.note(witnesses.holders(ledger), self._absent, witnesses.unshown(ledger))
         self._left = self._tell_left(witnesses.left_running(ledger))
         self.drift = drift(ledger.release(self._absent | self._left), witnesses.snapshot.listed)
@@ -183,6 +186,13 @@ class Reconciler:
         if is_stale:
             self.checkpoint_stale.emit(None)
         return bool(over) or is_stale
+
+    def _give_back(self, slice_ids: frozenset[str]) -> Ledger:
+        """The ledger in which they have no more than the kubelet gave; beyond that it has given nobody anything."""
+        store, state = self.ledger_store, self.state()
+        grown = (g for key in slice_ids if (g := store.ledger.grants[key]).extra_ids)
+        store.amend([self.schemes.fractions.with_size(without_growth(g), state) for g in grown])
+        return store.ledger
 
     def _tell_left(self, slice_ids: frozenset[str]) -> frozenset[str]:
         for slice_id in slice_ids - self._left:

@@ -49,6 +49,8 @@ from gpu_device_plugin.domain.fractions.resize import (
 )
 from gpu_device_plugin.domain.fractions.units import Resource, resources_of
 from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
+from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.lifetime import is_over
 from gpu_device_plugin.domain.node.pods import PodRef, PodRequest
 from gpu_device_plugin.domain.node.state import StateReader
 from gpu_device_plugin.domain.scheme_registry import Schemes
@@ -256,7 +258,7 @@ class Resizer:
         return grant, is_told
 
     async def _take(self, grant: Grant, sizes: SliceSizes) -> Grant:
-        ledger, view = self.ledger_store.ledger, self.schemes.dividing_view(self.state())
+        ledger, view = self._living(grant), self.schemes.dividing_view(self.state())
         others = ledger.ids() | ledger.extra_ids()
         after = with_sizes(grant, sizes, self._cards(grant), others)
         if after is None:
@@ -269,13 +271,22 @@ class Resizer:
     def _check_growth(
         self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent, allowed: UnitsAndPercent
     ) -> None:
-        ledger, state = self.ledger_store.ledger, self.state()
+        ledger, state = self._living(grant), self.state()
         others = UnitsAndPercent()
         for each in ledger.grants.values():
             if each.pod.namespace == grant.pod.namespace and each.slice_id != grant.slice_id:
                 others = others.plus(sizes_of(each).grown)
         free, holders = growth_room(grant, ledger, state, self._waiting())
         check_growth(slice_, target, allowed, others, free, holders)
+
+    def _living(self, grant: Grant) -> Ledger:
+        """Without what pods have that are over by the last pass, and by the API server now.
+
+        The kubelet takes that back, and gives to nobody what a slice has grown into.
+        """
+        live, specs = self.ledger_store.live, self.cluster.specs()
+        gone = live.ledger.grants.keys() & live.gone - {grant.slice_id}
+        return live.ledger.release(k for k in gone if is_over(live.ledger.grants[k].pod, specs))
 
     def _waiting(self) -> Iterator[PodHold]:
         """What containers of pods that are bound here, and do not have it yet, have been promised."""

@@ -190,7 +190,7 @@ def _usable(caller: Caller, offer: Offer) -> frozenset[str]:
         if not grant.pod.is_same_pod(caller.pod)
         for text in grant.ids(offer.call.resource)
     }
-    return (offer.available - held - offer.live.extra_ids()) | offer.call.must_include
+    return (offer.available - held) | offer.call.must_include
 
 
 def _views(caller: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:

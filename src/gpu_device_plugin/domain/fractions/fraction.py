@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.units import Resource, foreign_ids
-from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
+from gpu_device_plugin.domain.grants.grant import Grant, Resized, UnitsAndPercent
 from gpu_device_plugin.domain.node.modes import NodeMode, is_isolated, parse_mode
 from gpu_device_plugin.errors import StateError
 
@@ -67,6 +67,19 @@ def with_amounts(grant: Grant, own: Fraction, core_percent: int) -> Grant:
     each_mib = MiB(units // max(1, len(grant.shares)) * own.unit_mib)
     shares = (replace(s, core_percent=percent, memory_mib=each_mib) for s in grant.shares)
     return replace(grant, own=own, shares=tuple(shares))
+
+
+def with_limit(grant: Grant, limit: UnitsAndPercent, extra: Mapping[str, tuple[str, ...]]) -> Grant:
+    """The grant with this limit, and these units beyond its request."""
+    before = grant.resized or Resized(limit_of(grant))
+    resized = Resized(limit, extra, before.revision + (limit != before.limit))
+    percent = request_of(grant).percent
+    return with_amounts(replace(grant, resized=resized), fraction_of(grant), percent)
+
+
+def without_growth(grant: Grant) -> Grant:
+    """The grant with its request, and a limit within it."""
+    return with_limit(grant, limit_of(grant).at_most(request_of(grant)), {})
 
 
 def to_record(grant: Grant) -> dict[str, object]:

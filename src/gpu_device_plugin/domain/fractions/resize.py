@@ -6,7 +6,7 @@ agent of its node answers. The request of the pod spec stays what schedulers cou
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
@@ -19,7 +19,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
     fraction_of,
     limit_of,
     request_of,
-    with_amounts,
+    with_limit,
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import (
     MOST_ANSWERED,
@@ -36,7 +36,7 @@ from gpu_device_plugin.domain.fractions.units import (
     unit_ids,
     units_of,
 )
-from gpu_device_plugin.domain.grants.grant import Grant, Resized, UnitsAndPercent
+from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
 from gpu_device_plugin.domain.grants.node_annotations import MOST_AMOUNT
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
@@ -205,10 +205,10 @@ def with_sizes(
     grant: Grant, sizes: SliceSizes, cards: Sequence[Card], others: frozenset[str]
 ) -> Grant | None:
     """The grant with these sizes, and as many ids of its cards beside its own; None where `others` have them."""
-    before, extra = grant.resized or Resized(limit_of(grant)), dict[str, tuple[str, ...]]()
+    before, extra = grant.resized, dict[str, tuple[str, ...]]()
     unit = fraction_of(grant).unit
     for resource, size in ((Resource.MEM, sizes.grown.units), (Resource.CORE, sizes.grown.percent)):
-        held = before.extra.get(resource, ())
+        held = before.extra.get(resource, ()) if before else ()
         found = held
         if size > len(held):
             ids = (
@@ -219,9 +219,7 @@ def with_sizes(
         if chosen is None:
             return None
         extra |= {resource: chosen} if chosen else {}
-    revision = before.revision + (sizes.limit != before.limit)
-    resized = replace(grant, resized=Resized(sizes.limit, extra, revision))
-    return with_amounts(resized, fraction_of(grant), sizes.request.percent)
+    return with_limit(grant, sizes.limit, extra)
 
 
 def growth_room(

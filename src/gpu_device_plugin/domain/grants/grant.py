@@ -90,6 +90,9 @@ class UnitsAndPercent(NamedTuple):
             Units(max(0, self.units - other.units)), max(0, self.percent - other.percent)
         )
 
+    def at_most(self, other: "UnitsAndPercent") -> "UnitsAndPercent":
+        return UnitsAndPercent(min(self.units, other.units), min(self.percent, other.percent))
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
