@@ -85,6 +85,8 @@ async def test_a_running_program_grows_and_shrinks(boxes: Boxes) -> None:
         assert "core_percent=60" in limits(rig, "a")
         await rig.until_offered({**FOUR_CARDS, MEM: 60 - 6, CORE: 400 - 30})
         await until(lambda: rig.events("Resized"), SECONDS)
+        now = "container main-0 has 8 units of 1024 MiB and 60 % compute now"
+        assert rig.events("Resized")[0]["message"] == now
 
         await ask(rig, "a", "main-0=mem:2,core:30")
         answer = await until_told(rig, "a", mem=2, state="waits")
@@ -333,6 +335,31 @@ async def test_a_flood_of_wishes_makes_a_decision_a_second() -> None:
         await until_told(rig, "a", state="done", mem=8)
 
         assert len(rig.api.seen("PATCH", "/api/v1/namespaces/default/pods/a")) - before < 20
+
+
+async def test_a_decision_is_one_step_of_one_container() -> None:
+    """A pod may name many; each answer has one more of them, and the last one all."""
+    async with running_rig() as rig:
+        await rig.admit("a", *[slice_of(2, 10)] * 4)
+        await ask(rig, "a", ";".join(f"main-{n}=mem:1,core:5" for n in range(4)))
+        await until(lambda: told(rig, "a", "main-3").get("mem") == 1, SECONDS)
+        path = "/api/v1/namespaces/default/pods/a"
+        bodies = [each.body["metadata"]["annotations"] for each in rig.api.seen("PATCH", path)]
+        answers = [json.loads(each[RESIZED]) for each in bodies if RESIZED in each]
+
+        assert [len(each["containers"]) for each in answers][:4] == [1, 2, 3, 4]
+
+
+async def test_more_containers_than_have_slices_are_refused_as_a_whole() -> None:
+    """Each would have an answer and an Event of its own."""
+    async with running_rig() as rig:
+        await rig.admit("a", slice_of(2, 30))
+        await ask(rig, "a", "main-0=mem:1;x=mem:1;y=mem:1")
+        await until(lambda: rig.events("ResizeRefused"), SECONDS)
+
+        [refused] = rig.events("ResizeRefused")
+        assert "names 3 containers, and 1 of pod default/a ask for a slice" in refused["message"]
+        assert rig.grant("a").resized is None
 
 
 async def test_nobody_resizes_anothers_slice() -> None:

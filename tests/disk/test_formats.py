@@ -28,6 +28,7 @@ from gpu_device_plugin.domain.cards.health_values import CardHealth, Fault, Heal
 from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
 from gpu_device_plugin.domain.fractions.fraction import fraction_of, with_amounts
+from gpu_device_plugin.domain.fractions.resize import sizes_of
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant, Resized, UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import Ledger
@@ -214,6 +215,30 @@ def test_an_agent_that_knows_no_resize_counts_a_grown_slice_as_it_is(tmp_path: P
         "extra": {"aliyun.com/gpu-mem": ["m02", "m03"]},
         "revision": 3,
     }
+
+
+@pytest.mark.parametrize(("mem_units", "limit"), [(4, 4), (2, 4), (0, 4), (4, 9)])
+def test_amounts_that_another_agent_wrote_are_no_more_than_a_grown_slice_has(
+    tmp_path: Path, mem_units: int, limit: int
+) -> None:
+    """One that knows no resize writes them without what was grown; the units tell the request."""
+    resized = Resized(UnitsAndPercent(Units(4), 5), {Resource.MEM: ("m02", "m03")}, 3)
+    grown = with_amounts(replace(TRAIN, resized=resized), fraction_of(TRAIN), 10)
+    store, _ = store_at(tmp_path / KIND)
+    store.save(Ledger({grown.slice_id: grown}))
+    content = content_now(tmp_path / KIND)
+    content["grants"][0]["mem_units"] = mem_units
+    content["grants"][0]["resized"]["units"] = limit
+    SealedFile(tmp_path / KIND, KIND, VERSION).write([json.dumps(content).encode()], BOOT)
+    [read] = store_at(tmp_path / KIND)[1].ledger.grants.values()
+
+    four = UnitsAndPercent(Units(4), 10)
+    assert sizes_of(read) == (four._replace(units=Units(2)), four, four._replace(percent=5))
+    assert read.resized is not None
+    assert read.resized.revision == (3 if limit == 4 else 4)
+    assert read.is_sized == (limit == 4)
+    store.save(Ledger({read.slice_id: read}))
+    assert store.read().grants == {read.slice_id: read}
 
 
 def test_what_only_the_next_release_knows_is_written_back_as_it_was(tmp_path: Path) -> None:

@@ -78,6 +78,18 @@ def test_two_builds_of_one_release_are_two_versions(tmp_path: Path) -> None:
     assert all(version.startswith("0.1.0-") for version in (one.version, two.version))
 
 
+def test_a_library_that_cannot_be_read_says_nothing_of_itself(
+    versions: LibraryVersions, ours: Package
+) -> None:
+    """It may be read a moment later."""
+    with pytest.raises(StorageError, match="cannot be read"):
+        versions.has_text(ours.version, b"rar")
+    versions.install()
+
+    assert versions.has_text(ours.version, b"rar")
+    assert not versions.has_text(ours.version, b"revision")
+
+
 def test_an_identical_version_is_left_alone(versions: LibraryVersions, tmp_path: Path) -> None:
     """An agent that starts again writes nothing."""
     versions.install()

@@ -1,5 +1,6 @@
 """The promise: a resize is read strictly, refused in words, and reached in steps that never allow more than is booked."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from tests.domain.words import CORE, MEM, cards, grant
 from tests.held import fraction
 
-from gpu_device_plugin.domain.cards.memory_unit import Units
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
 from gpu_device_plugin.domain.fractions.fraction import Fraction, with_amounts
 from gpu_device_plugin.domain.fractions.pod_annotations import MOST_ASKED, RESIZE, PodHold
 from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
@@ -23,6 +24,7 @@ from gpu_device_plugin.domain.fractions.resize import (
     check_growth,
     check_resize,
     growth_room,
+    kept_text,
     parse_growth,
     parse_resize,
     parse_resized,
@@ -208,6 +210,30 @@ def test_what_can_never_be_is_refused(of: ResizedSlice, asked: AskedSize, reason
     assert caught.value.reason == reason
     assert "pod default/a, container main asks to have" in str(caught.value)
     assert "instead of" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "asked", [AskedSize(Units(0)), AskedSize(Units(5)), AskedSize(Units(32)), AskedSize(percent=7)]
+)
+def test_each_answer_names_the_unit_of_memory(asked: AskedSize) -> None:
+    """A number of units alone says nothing."""
+    of = replace(a_slice(size(4, 30)), cards=2, unit=MemoryUnit.MIB128)
+    with pytest.raises(RequestError) as caught:
+        check_resize(of, asked)
+
+    kept = kept_text(of, SliceSizes(size(4), size(8), size(2)), Units(6))
+    assert "uses 6 units of 128 MiB" in kept
+    for text in (str(caught.value), kept):
+        assert text.count("units of 128 MiB") == len(re.findall(r"\bunits?\b", text))
+
+
+def test_growing_is_one_step() -> None:
+    """So that a decision writes the grants once."""
+    of_two = SliceSizes(size(2, 30), size(2, 30), size(2, 30))
+
+    grown = of_two.towards(size(8, 10), Units(0))
+    assert grown == SliceSizes(size(2, 30), size(8, 30), size(8, 10))
+    assert grown.towards(size(8, 10), Units(8)) == grown
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,9 @@ class LibraryVersions:
         }
 
     def has_text(self, version: str, text: bytes) -> bool:
-        """Whether a version's library contains a text."""
-        try:
+        """Whether a version's library contains a text; StorageError: it cannot be read."""
+        with storage_errors("read"):
             return text in (self._directory / version / LIBRARY).read_bytes()
-        except OSError:
-            return False
 
     def provide(self, version: str) -> bool:
         """Complete a version that a grant names; returns False if nothing was missing.

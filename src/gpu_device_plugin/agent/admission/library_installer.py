@@ -123,7 +123,7 @@ class LibraryInstaller:
         return self._whole.get(version, False)
 
     async def follows_limits(self, version: str) -> bool:
-        """Whether processes with that version follow limits that change."""
+        """Whether processes with that version follow limits that change. StorageError: it cannot be read now."""
         if version not in self._following:
             self._following[version] = await self._writer.run(
                 partial(self._versions.has_text, version, b"bad revision")

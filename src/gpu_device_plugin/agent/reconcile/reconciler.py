@@ -22,7 +22,6 @@ from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.ledger_store import LedgerStore
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.failpoints import failpoint
-from gpu_device_plugin.domain.fractions.fraction import without_growth
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.domain.grants.lifetime import Witnesses, overdue
@@ -191,7 +190,7 @@ class Reconciler:
         """The ledger in which they have no more than the kubelet gave; beyond that it has given nobody anything."""
         store, state = self.ledger_store, self.state()
         grown = (g for key in slice_ids if (g := store.ledger.grants[key]).extra_ids)
-        store.amend([self.schemes.fractions.with_size(without_growth(g), state) for g in grown])
+        store.amend([self.schemes.fractions.without_growth(g, state) for g in grown])
         return store.ledger
 
     def _tell_left(self, slice_ids: frozenset[str]) -> frozenset[str]:

@@ -43,6 +43,7 @@ from gpu_device_plugin.domain.fractions.resize import (
     parse_resized,
     resize_text,
     resized_annotation,
+    size_text,
     sizes_of,
     why_fixed,
     with_sizes,
@@ -66,7 +67,6 @@ from gpu_device_plugin.kubernetes.objects.events import time_stamp
 
 LOOK_SECONDS = 1.0
 _GROWTH_SECONDS = 2.0
-_MOST_STEPS = 6
 _BYTES_PER_MIB = 1 << 20
 
 
@@ -79,6 +79,7 @@ class _Following:
     begun: float
     answers: dict[str, ContainerAnswer] = field(default_factory=dict)
     is_open: bool = True
+    has_written: bool = False  # the grants, by this decision
 
 
 @dataclass(eq=False)
@@ -135,15 +136,22 @@ class Resizer:
         if spec is None or spec.ref != pod:  # it has finished
             self._pods.pop(pod, None)
             return
-        before, of.is_open, asked = of.answers, False, dict[str, AskedSize]()
+        before, asked = of.answers, dict[str, AskedSize]()
+        of.is_open = of.has_written = False
         try:
-            asked |= parse_resize(of.asked) if of.asked else self._given_back(pod)
-            of.answers = {name: await self._answer(spec, name, asked[name], of) for name in asked}
+            asked |= _named(of.asked, spec) if of.asked else self._given_back(pod)
+            of.answers = {name: before[name] for name in asked if name in before}
+            for name in asked:
+                if of.has_written:  # the others follow in later decisions
+                    of.is_open = True
+                    break
+                answer = await self._answer(spec, name, asked[name], of)
+                of.answers = {**of.answers, name: answer}
         except RequestError as error:
             text, of.answers = str(error), {}
         # An annotation that nobody could have read may be long.
-        answer = ResizeAnswer("" if text else of.asked, self.state().unit.mib, of.answers, text)
-        self.cluster.annotate_pod(pod, {RESIZED: resized_annotation(answer)})
+        told = ResizeAnswer("" if text else of.asked, self.state().unit.mib, of.answers, text)
+        self.cluster.annotate_pod(pod, {RESIZED: resized_annotation(told)})
         for name, each in of.answers.items():
             if name not in before or before[name].state is not each.state:
                 self._tell(pod, name, resize_text({name: asked[name]}), each)
@@ -156,8 +164,8 @@ class Resizer:
         return {grant.container: AskedSize() for grant in resized}
 
     def _tell(self, pod: PodRef, name: str, asked: str, of: ContainerAnswer) -> None:
-        percent = f" and {of.core} % compute" if of.core else ""
-        text = of.text or f"container {name} has {of.mem} units{percent} now"
+        has = size_text(UnitsAndPercent(Units(of.mem), of.core), self.state().unit)
+        text = of.text or f"container {name} has {has} now"
         reason = {
             ResizeState.DONE: "Resized",
             ResizeState.WAITS: "ResizeWaits",
@@ -178,7 +186,7 @@ class Resizer:
             target = check_resize(slice_, asked)
             if before and before.state is ResizeState.REFUSED and slice_.sizes.limit != target:
                 return before
-            grant, is_told = await self._move(self._grant(spec, name), slice_, target)
+            grant, is_told = await self._move(self._grant(spec, name), slice_, target, of)
             of.is_open |= not is_told
             if sizes_of(grant).is_more_than(target):
                 state, of.is_open = waits, True
@@ -212,6 +220,7 @@ class Resizer:
     async def _slice(self, spec: PodRequest, name: str) -> ResizedSlice:
         grant, state = self._grant(spec, name), self.state()
         fraction, version = fraction_of(grant), grant.library_version
+        follows = bool(version) and await self.setup.library.follows_limits(version)
         units = [card.capacity(fraction.unit) for card in self._cards(grant)]
         return ResizedSlice(
             f"pod {spec.ref}, container {name}, on node {state.node}",
@@ -220,7 +229,7 @@ class Resizer:
             len(grant.devices),
             Units(min(units)),
             Resource.CORE in resources_of(fraction.mode),
-            why_fixed(grant, follows_limits=await self.setup.library.follows_limits(version)),
+            why_fixed(grant, follows_limits=follows),
         )
 
     def _cards(self, grant: Grant) -> Sequence[Card]:
@@ -230,43 +239,40 @@ class Resizer:
         return cards
 
     async def _move(
-        self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent
+        self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent, of: _Following
     ) -> tuple[Grant, bool]:
-        """As many steps as may follow each other; also whether all processes are sure to know of the last one.
+        """The next step; also whether all processes are sure to know of their limits.
 
         What a slice no longer may use is given back by a later decision: an allocation may have begun.
         """
-        has_shrunk, is_told = False, True
-        for _ in range(_MOST_STEPS):
-            if grant.resized:
-                await self.setup.make_files(grant)
-                is_told = self.setup.files.tell(grant.slice_id, grant.resized.revision)
-            sizes = sizes_of(grant)
-            following = sizes.towards(target, self._used(grant))
-            gives_back = sizes.booked.less(following.booked) != UnitsAndPercent()
-            if following == sizes or (gives_back and (has_shrunk or not is_told)):
-                break
-            has_shrunk = sizes.limit.less(following.limit) != UnitsAndPercent()
-            if sizes.missing(target) == UnitsAndPercent():
-                grant = await self._take(grant, following)
-                continue
-            allowed = await self._allowed(grant.pod.namespace)
+        sizes, is_told = sizes_of(grant), await self._tell_limits(grant)
+        following = sizes.towards(target, self._used(grant))
+        if following == sizes or (sizes.limit == target and not is_told):  # it would give back
+            return grant, is_told
+        is_growing = sizes.missing(target) != UnitsAndPercent()
+        allowed = await self._allowed(grant.pod.namespace) if is_growing else UnitsAndPercent()
+        self._check_growth(grant, slice_, target, allowed)
+        async with self.gate.quiet():  # no call of the kubelet is being decided
             self._check_growth(grant, slice_, target, allowed)
-            async with self.gate.quiet():  # no call of the kubelet is being decided
-                self._check_growth(grant, slice_, target, allowed)
-                grant = await self._take(grant, following)
-        return grant, is_told
+            after = self._sized(grant, following)
+            of.has_written = True
+            if not await self.ledger_store.exchange(grant, after):
+                raise DoesNotFitError(f"{grant.holder}: its slice was changed", reason="NoGrant")
+        return after, await self._tell_limits(after)
 
-    async def _take(self, grant: Grant, sizes: SliceSizes) -> Grant:
+    async def _tell_limits(self, grant: Grant) -> bool:
+        if grant.resized is None:
+            return True
+        await self.setup.make_files(grant)
+        return self.setup.files.tell(grant.slice_id, grant.resized.revision)
+
+    def _sized(self, grant: Grant, sizes: SliceSizes) -> Grant:
         ledger, view = self._living(grant), self.schemes.dividing_view(self.state())
         others = ledger.ids() | ledger.extra_ids()
         after = with_sizes(grant, sizes, self._cards(grant), others)
         if after is None:
             raise DoesNotFitError(f"{grant.holder}: no units of its card are free", reason="NoRoom")
-        sized = self.schemes.fractions.with_size(after, view)
-        if not await self.ledger_store.exchange(grant, sized):
-            raise DoesNotFitError(f"{grant.holder}: its slice was changed", reason="NoGrant")
-        return sized
+        return self.schemes.fractions.with_size(after, view)
 
     def _check_growth(
         self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent, allowed: UnitsAndPercent
@@ -323,6 +329,15 @@ class Resizer:
             mib = -(-used[card.uuid].memory_bytes // _BYTES_PER_MIB) if card.uuid in used else 0
             each.append(-(-mib * card.capacity(unit) // card.memory_mib))
         return Units(max(each) * len(grant.devices))
+
+
+def _named(text: str, spec: PodRequest) -> Mapping[str, AskedSize]:
+    """What is asked of each container; RequestError where it names more than can have a slice."""
+    asked, most = parse_resize(text), sum(c.amount(Resource.MEM) > 0 for c in spec.containers)
+    if len(asked) > max(1, most):
+        text = f"annotation {RESIZE} names {len(asked)} containers, and {most} of pod {spec.ref} ask for a slice"
+        raise RequestError(text, reason="BadResize")
+    return asked
 
 
 def _now() -> float:

@@ -16,7 +16,6 @@ from gpu_device_plugin.domain.fractions.demands import (
 from gpu_device_plugin.domain.fractions.fraction import (
     Fraction,
     check_ids,
-    extra_of,
     fraction_of,
     is_bare,
     limit_of,
@@ -24,6 +23,8 @@ from gpu_device_plugin.domain.fractions.fraction import (
     to_record,
     units_per_card,
     with_amounts,
+    with_amounts_read,
+    without_growth,
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, Ask, Known, check
@@ -266,6 +267,10 @@ class AliyunScheme(FractionDecisions):
         sized = zip(grant.shares, sizes, strict=True)
         return replace(grant, shares=tuple(replace(s, memory_bytes=size) for s, size in sized))
 
+    def without_growth(self, grant: Grant, state: NodeState) -> Grant:
+        """The grant with no more than its request."""
+        return self.with_size(without_growth(grant), state)
+
     def check_spec(self, grant: Grant, spec: PodRequest, state: NodeState) -> Grant:
         """The runtime class, the percentage, the label for several cards, and what goes with what."""
         state.check_runtime(spec if grant.is_isolated else None)
@@ -327,10 +332,9 @@ class AliyunScheme(FractionDecisions):
         """A slice of a mode without isolation has no cap, whatever was written (R-505)."""
         check_ids(grant.units)
         check_ids(grant.resized.extra if grant.resized else {})
-        own, (units, percent) = of_record(record), extra_of(grant)
-        own = replace(own, mem_units=Units(own.mem_units - units))
+        own = of_record(record)
         isolates = grant.is_isolated and is_isolated(own.mode)
-        return with_amounts(replace(grant, is_isolated=isolates), own, grant.core_percent - percent)
+        return with_amounts_read(replace(grant, is_isolated=isolates), own)
 
     def granted_in(self, grant: Grant) -> GrantedIn:
         return GrantedIn(fraction_of(grant).mode, fraction_of(grant).unit)

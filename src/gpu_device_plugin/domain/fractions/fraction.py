@@ -82,6 +82,25 @@ def without_growth(grant: Grant) -> Grant:
     return with_limit(grant, limit_of(grant).at_most(request_of(grant)), {})
 
 
+def with_amounts_read(grant: Grant, own: Fraction) -> Grant:
+    """The grant as it counts on disk, where memory and percent are with what was grown.
+
+    An agent that knows no resize may have written both without: it has its request, and a limit within both.
+    """
+    percent = grant.core_percent
+    if (resized := grant.resized) is None:
+        return with_amounts(grant, own, percent)
+    units, percent = UnitsAndPercent(own.mem_units, percent).less(extra_of(grant))
+    mem, core = (len(grant.ids(each)) for each in (Resource.MEM, Resource.CORE))
+    own = replace(own, mem_units=Units(max(units, mem)))
+    found = with_amounts(grant, own, max(percent, core))
+    limit = resized.limit.at_most(request_of(found).plus(extra_of(found)))
+    if limit == resized.limit:
+        return found
+    shares = tuple(replace(each, memory_bytes=None) for each in found.shares)
+    return with_limit(replace(found, shares=shares), limit, resized.extra)
+
+
 def to_record(grant: Grant) -> dict[str, object]:
     """Its keys in a grant on disk; memory as it counts, for agents that know no resize."""
     fraction = fraction_of(grant)

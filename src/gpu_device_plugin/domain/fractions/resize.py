@@ -179,14 +179,12 @@ class SliceSizes(NamedTuple):
     def towards(self, target: UnitsAndPercent, used: Units) -> "SliceSizes":
         """The next step to `target`, each durable before the one after it; the same where none is left.
 
-        Growing is booked first and allowed then. Shrinking is forbidden first and given back when
-        no more than what stays booked is in use. What is missing must be free.
+        Growing is booked, and the limits file tells of it then. Shrinking is forbidden first and given
+        back when no more than what stays booked is in use. What is missing must be free.
         """
         needed = _larger(self.request, target)
-        if self.missing(target) != UnitsAndPercent():
-            return self._replace(booked=_larger(self.booked, needed))
         if self.limit != target:
-            return self._replace(limit=target)
+            return self._replace(booked=_larger(self.booked, needed), limit=target)
         units = needed.units if used <= needed.units else self.booked.units
         return self._replace(booked=UnitsAndPercent(units, needed.percent))
 
@@ -295,8 +293,9 @@ def why_fixed(grant: Grant, *, follows_limits: bool) -> str:
 
 def kept_text(of: ResizedSlice, sizes: SliceSizes, used: Units) -> str:
     """That a slice which shrank uses more, for people."""
-    limit, booked = (size_text(each, of.unit) for each in (sizes.limit, sizes.booked))
-    return f"{of.subject} may use {limit}, and uses {used} units; {booked} are kept for it until it uses less"
+    amounts = sizes.limit, sizes.booked, UnitsAndPercent(used)
+    limit, booked, uses = (size_text(each, of.unit) for each in amounts)
+    return f"{of.subject} may use {limit}, and uses {uses}; {booked} are kept for it until it uses less"
 
 
 class _NeverValid(NamedTuple):
@@ -312,7 +311,9 @@ def check_resize(of: ResizedSlice, asked: AskedSize) -> UnitsAndPercent:
     target, percent = asked.over(of.sizes.limit), asked.percent
     steps = range(CORE_STEP_PERCENT, CORE_UNITS_PER_CARD + 1, CORE_STEP_PERCENT)
     too_large = f"its card has {of.card_units} units of {of.unit.mib} MiB, and a slice stays there"
-    uneven = f"it is on {of.cards} cards; ask a multiple of {of.cards} units"
+    each = size_text(UnitsAndPercent(Units(of.cards)), of.unit)
+    uneven = f"it is on {of.cards} cards; ask a multiple of {each}"
+    one = size_text(UnitsAndPercent(Units(1)), of.unit)
     no_compute = percent is not None and not of.divides_compute
     rules = (
         _NeverValid(of.fixed, reason="NotResizable", text=of.fixed),
@@ -324,7 +325,7 @@ def check_resize(of: ResizedSlice, asked: AskedSize) -> UnitsAndPercent:
             reason="BadPercentage",
             text="the percentage must be one of 5, 10, ... 100",
         ),
-        _NeverValid(not target.units, reason="BadAmount", text="memory must be 1 unit or more"),
+        _NeverValid(not target.units, reason="BadAmount", text=f"memory must be {one} or more"),
         _NeverValid(target.units % of.cards, reason="UnevenShare", text=uneven),
         _NeverValid(
             target.units // of.cards > of.card_units, reason="LargerThanCard", text=too_large
