@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 from tests.controller.replica import Running, a_controller
@@ -206,13 +207,13 @@ def test_the_first_generation_is_a_wish_only_where_its_units_are_those_of_the_sp
 def work(monkeypatch: pytest.MonkeyPatch, read: Any, *texts: str) -> list[int]:
     """How many characters reach the JSON parser while each text is read."""
     lengths: list[int] = []
-    parse = json.loads
+    parse = msgspec.json.decode
 
-    def loads(text: str) -> Any:
+    def decode(text: str, **form: Any) -> Any:
         lengths[-1] += len(text)
-        return parse(text)
+        return parse(text, **form)
 
-    monkeypatch.setattr(json, "loads", loads)
+    monkeypatch.setattr(msgspec.json, "decode", decode)
     for text in texts:
         lengths.append(0)
         read(text)

@@ -7,7 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from gpu_device_plugin.domain.cards.card import Card, CardIndex
 from gpu_device_plugin.domain.cards.memory_unit import Units
@@ -32,7 +34,7 @@ from gpu_device_plugin.domain.grants.init_containers import (
     demands_ahead,
     one_copy,
 )
-from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, compact, parse_json
+from gpu_device_plugin.domain.grants.node_annotations import NodeOffer, compact, decoded
 from gpu_device_plugin.domain.node.allocation_api import AllocationApi
 from gpu_device_plugin.domain.node.pods import (
     ContainerKind,
@@ -65,6 +67,11 @@ SECOND_GENERATION = (ALLOCATION, ASSIGNED, ASSUME_TIME, CORE_ALLOCATION, INIT_AL
 FIRST_GENERATION = (V1_INDEX, V1_UNITS, V1_CAPACITY, V1_ASSIGNED, V1_ASSUME_TIME)
 HELD_KEYS = (*SECOND_GENERATION, *FIRST_GENERATION, DEVICES_ANNOTATION, RESIZED)
 """All keys that say what a pod holds. The chart's policies have the same ones."""
+
+
+_INDEX = msgspec.Meta(ge=0, lt=10**9)
+_Amounts = dict[Annotated[int, _INDEX], dict[Annotated[CardIndex, _INDEX], int]]
+"""Container index -> card index -> units or percent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +250,7 @@ def believed_holds(pod: PodRequest, annotations: Mapping[str, str]) -> BelievedH
     tells everything else.
     """
     apps, inits, core = (
-        _amounts(annotations[key]) if key in annotations else {}
+        decoded(annotations[key], _Amounts, MOST_ON_A_POD) if key in annotations else {}
         for key in (ALLOCATION, INIT_ALLOCATION, CORE_ALLOCATION)
     )
     if apps is None or inits is None or core is None:
@@ -367,26 +374,3 @@ def _wish(
 
 def _is_index(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
-
-
-def _amounts(text: str) -> Mapping[int, Mapping[CardIndex, int]] | None:
-    """Container index -> card index -> amount; None where `text` is none that we write."""
-    if len(text) > MOST_ON_A_POD:
-        return None
-    try:
-        plain: object = parse_json(text)
-    except (ValueError, RecursionError):  # deep nesting is nonsense too, and anybody can write it
-        return None
-    if not isinstance(plain, dict):
-        return None
-    found = {
-        int(container): {
-            CardIndex(int(card)): amount for card, amount in cards.items() if _is_index(card)
-        }
-        for container, cards in plain.items()
-        if _is_index(container) and isinstance(cards, dict)
-    }
-    parts = [cards for cards in plain.values() if isinstance(cards, dict)]
-    amounts = [amount for cards in found.values() for amount in cards.values()]
-    is_whole = len(found) == len(plain) and len(amounts) == sum(map(len, parts))
-    return found if is_whole and all(type(amount) is int for amount in amounts) else None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.node.compute_policy import ComputePolicy
@@ -134,14 +134,15 @@ class Hold(NamedTuple):
     share: Share
 
 
-NOBODY = "nobody"
+NOBODY: Literal["nobody"] = "nobody"
+_Enforcer = Literal["driver", "library", "nobody"]
 
 
 class Enforcers(NamedTuple):
     """Who holds a slice to its memory, and to its share of compute: `driver`, `library` or `nobody`."""
 
-    memory: str = MemoryEnforcer.LIBRARY.value
-    compute: str = MemoryEnforcer.LIBRARY.value
+    memory: _Enforcer = MemoryEnforcer.LIBRARY.value
+    compute: _Enforcer = MemoryEnforcer.LIBRARY.value
 
     def __str__(self) -> str:
         """`memory by driver, compute by library`."""

@@ -9,26 +9,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Generic, TypeGuard, TypeVar
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex
-from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit
-from gpu_device_plugin.domain.grants.grant import (
-    NOBODY,
-    Enforcers,
-    Grant,
-    UnitsAndPercent,
-    usual_enforcers,
-)
+from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, Units
+from gpu_device_plugin.domain.grants.grant import Enforcers, Grant, UnitsAndPercent, usual_enforcers
 from gpu_device_plugin.domain.grants.ledger import sum_holds
 from gpu_device_plugin.domain.grants.node_annotations import (
-    LONGEST_UUID,
     MOST_ON_A_NODE,
+    Amount,
+    Name,
     compact,
-    is_amount,
-    json_object,
+    decoded,
 )
-from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.domain.node.pods import PodRequest
 
 TOPOLOGY_GPU = "aliyun.com/gpu"
@@ -56,22 +51,35 @@ def held_devices(text: str) -> Mapping[int, tuple[str, ...]]:
     >>> held_devices("[1]")
     {}
     """
-    return {
-        int(index): tuple(str(uuid) for uuid in uuids)
-        for index, uuids in json_object(text, MOST_ON_A_POD).items()
-        if index.isascii() and index.isdecimal() and len(index) <= 3 and isinstance(uuids, list)
-    }
+    return decoded(text, dict[_Index, tuple[str, ...]], MOST_ON_A_POD) or {}
 
 
 HOLDINGS_ANNOTATION = "gpu-device-plugin/holdings"
 HOLDINGS_VERSION = 1
 _MOST_DEVICES = 7 * MAX_CARDS
 """Instances of a node whose every card is cut into as many as a card can be."""
+_Index = Annotated[int, msgspec.Meta(ge=0, lt=1000)]
 _Named = TypeVar("_Named", str, CardIndex)
 """How cards are named: an agent has UUIDs, who reads what it says the indexes that they have now."""
-_ENFORCERS = (NOBODY, *(enforcer.value for enforcer in MemoryEnforcer))
 _MOST_SHARED = 16
 """Most cards and devices of a pod that is taken to hold as others do."""
+
+
+class _HoldingEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a pod holds, as written and read: cards by their place in `_HoldingsEntry.cards`."""
+
+    slices: Annotated[
+        dict[Amount[int], tuple[Amount[Units], Amount[int]]], msgspec.Meta(max_length=MAX_CARDS)
+    ] = {}
+    devices: Annotated[tuple[Amount[int], ...], msgspec.Meta(max_length=_MOST_DEVICES)] = ()
+    enforcers: Annotated[tuple[Enforcers, ...], msgspec.Meta(max_length=9)] = ()
+    exclusive: bool = False
+    claims: bool = False
+
+
+class _HoldingsEntry(msgspec.Struct, frozen=True):
+    cards: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_CARDS + _MOST_DEVICES)]
+    pods: dict[str, msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +152,21 @@ def holdings_annotation(by_uid: Mapping[str, Holding[str]]) -> str | None:
     head = f'{{"version":{HOLDINGS_VERSION},"cards":{compact([*place])},"pods":{{'
     entries, left = [], MOST_ON_A_NODE - len(head) - 2
     for uid, holding in sorted(by_uid.items()):
-        entry = f"{json.dumps(uid)}:{compact(_plain(holding, place))}"
+        entry = f"{json.dumps(uid)}:{compact(_entry(holding, place))}"
         if len(entry) + 1 <= left:
             entries.append(entry)
             left -= len(entry) + 1
     return f"{head}{','.join(entries)}}}}}" if entries else None
 
 
-def _plain(holding: Holding[str], place: Mapping[str, int]) -> dict[str, object]:
-    plain: dict[str, object] = {}
-    if holding.by_card:
-        plain["slices"] = {str(place[uuid]): n for uuid, n in sorted(holding.by_card.items())}
-    if holding.devices:
-        plain["devices"] = [place[uuid] for uuid in holding.devices]
-    if holding.enforcers:
-        plain["enforcers"] = holding.enforcers
-    flags = {"exclusive": holding.is_exclusive, "claims": holding.is_by_claims}
-    return plain | {key: True for key, is_set in flags.items() if is_set}
+def _entry(holding: Holding[str], place: Mapping[str, int]) -> _HoldingEntry:
+    return _HoldingEntry(
+        {place[uuid]: share for uuid, share in sorted(holding.by_card.items())},
+        tuple(place[uuid] for uuid in holding.devices),
+        holding.enforcers,
+        holding.is_exclusive,
+        holding.is_by_claims,
+    )
 
 
 def _usual(shares: Collection[UnitsAndPercent]) -> tuple[Enforcers, ...]:
@@ -170,73 +176,49 @@ def _usual(shares: Collection[UnitsAndPercent]) -> tuple[Enforcers, ...]:
 
 def parse_holdings(text: str, cards: Iterable[Card]) -> Mapping[str, Holding[CardIndex]]:
     """What each pod holds of `cards`, by uid; nothing where `text` is none that an agent writes."""
-    plain = json_object(text, MOST_ON_A_NODE)
-    named, pods = plain.get("cards"), plain.get("pods")
-    if not isinstance(pods, dict) or not _are_uuids(named):
+    told = decoded(text, _HoldingsEntry, MOST_ON_A_NODE)
+    if told is None:
         return {}
     index = {card.uuid: card.index for card in cards}
-    by_place = {str(place): index.get(uuid) for place, uuid in enumerate(named)}
-    read = {uid: _read(entry, named, by_place) for uid, entry in pods.items()}
+    by_place = [index.get(uuid) for uuid in told.cards]
+    read = {uid: _read(entry, told.cards, by_place) for uid, entry in told.pods.items()}
     return {uid: holding for uid, holding in read.items() if holding is not None}
 
 
-def _are_uuids(plain: object) -> TypeGuard[list[str]]:
-    return (
-        isinstance(plain, list)
-        and len(plain) <= MAX_CARDS + _MOST_DEVICES
-        and all(isinstance(each, str) and len(each) <= LONGEST_UUID for each in plain)
-    )
-
-
 def _read(
-    entry: object, named: Sequence[str], by_place: Mapping[str, CardIndex | None]
+    raw: msgspec.Raw, named: Sequence[str], by_place: Sequence[CardIndex | None]
 ) -> Holding[CardIndex] | None:
-    if not isinstance(entry, dict):
+    """One pod alone: an entry that no agent writes takes nothing from the others."""
+    try:
+        entry = msgspec.json.decode(raw, type=_HoldingEntry)
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return None
-    slices, devices = entry.get("slices", {}), entry.get("devices", [])
-    by = entry.get("enforcers", [])
-    if not isinstance(slices, dict) or not isinstance(devices, list) or not _are_enforcers(by):
-        return None
-    if len(slices) > MAX_CARDS or len(devices) > _MOST_DEVICES:
-        return None
-    are_named = slices.keys() <= by_place.keys() and all(
-        type(each) is int and 0 <= each < len(named) for each in devices
-    )
-    if not are_named or not all(map(_is_share, slices.values())):
+    if max((*entry.slices, *entry.devices), default=-1) >= len(named):
         return None
     shares = [
         (index, UnitsAndPercent(*share))
-        for place, share in slices.items()
+        for place, share in entry.slices.items()
         if (index := by_place[place]) is not None
     ]
-    flags = frozenset(key for key in ("exclusive", "claims") if entry.get(key) is True)
     # A large one is the pod's own: what is kept for all outlives the annotation.
-    made = _one_copy if len(shares) + len(devices) <= _MOST_SHARED else _holding
-    whole = tuple(named[each] for each in devices)
-    return made(tuple(shares), whole, flags, tuple(Enforcers(*each) for each in by))
-
-
-def _are_enforcers(plain: object) -> bool:
-    """Pairs, of memory and compute: no more than there are names of both."""
-    return (
-        isinstance(plain, list)
-        and len(plain) <= len(_ENFORCERS) ** 2
-        and all(isinstance(each, list) and len(each) == 2 for each in plain)
-        and all(name in _ENFORCERS for each in plain for name in each)
+    made = _one_copy if len(shares) + len(entry.devices) <= _MOST_SHARED else _holding
+    return made(
+        tuple(shares),
+        tuple(named[each] for each in entry.devices),
+        entry.enforcers,
+        entry.exclusive,
+        entry.claims,
     )
-
-
-def _is_share(plain: object) -> bool:
-    return isinstance(plain, list) and len(plain) == 2 and all(map(is_amount, plain))
 
 
 def _holding(
     shares: tuple[tuple[CardIndex, UnitsAndPercent], ...],
     devices: tuple[str, ...],
-    flags: frozenset[str],
     enforcers: tuple[Enforcers, ...],
+    is_exclusive: bool,  # noqa: FBT001 - a cache's key
+    is_by_claims: bool,  # noqa: FBT001
 ) -> Holding[CardIndex]:
-    return Holding(dict(shares), devices, "exclusive" in flags, "claims" in flags, enforcers)
+    return Holding(dict(shares), devices, is_exclusive, is_by_claims, enforcers)
 
 
 _one_copy = lru_cache(maxsize=4096)(_holding)

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeGuard
+from typing import Annotated, TypeVar
+
+import msgspec
 
 from gpu_device_plugin.domain.cards.card import MAX_CARDS, Card, CardIndex, CardNumber
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
@@ -29,6 +31,8 @@ from gpu_device_plugin.domain.node.modes import (
 from gpu_device_plugin.domain.node.state import NodeTerms
 from gpu_device_plugin.errors import StateError
 
+_Form = TypeVar("_Form")
+_Number = TypeVar("_Number", bound=int)
 MOST_ON_A_NODE = 64 * 1024
 """Characters of an annotation of a node: 900 pods, or as many cards as a node can have, each cut into
 seven instances. All annotations of an object have 256 KiB together."""
@@ -36,7 +40,10 @@ MOST_AMOUNT = 1 << 30
 """More MiB than any card has; a number beyond it is a mistake, and no metric could show it."""
 LONGEST_UUID = 96
 """Characters of a UUID or a model's name, as NVML's buffers have it (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
-_MOST_INDEXES = 1 << 12
+Amount = Annotated[_Number, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
+Name = Annotated[str, msgspec.Meta(max_length=LONGEST_UUID, pattern=r"^[ -~]*\Z")]
+"""As NVML gives them."""
+_Index = Annotated[CardIndex, msgspec.Meta(ge=0, lt=1 << 12)]
 
 CARDS_ANNOTATION = "gpu-device-plugin/cards"
 CARDS_VERSION = 2
@@ -47,6 +54,61 @@ TAINT_ANNOTATION = "gpu-device-plugin/startup-taint-removed"
 """Its value is the key of the taint; one that somebody sets later stays."""
 WITHDRAWN_ANNOTATION = "gpu-device-plugin/withdrawn"
 WITHDRAWN_VERSION = 1
+
+
+class _ClaimedEntry(msgspec.Struct, frozen=True):
+    pods: Amount[int]
+    units: Amount[Units]
+    percent: Amount[int]
+
+
+class _InstanceEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    uuid: Name
+    index: int = -1
+    profile: str = ""
+    memory_mib: int = -1
+    healthy: bool | None = None
+    replicas: Amount[int] = 1
+
+
+class _CardEntry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A card, as written and read. What has no default is always there; `units` is for other readers."""
+
+    index: _Index
+    uuid: Annotated[Name, msgspec.Meta(min_length=1)]
+    model: Name = ""
+    memory_mib: Amount[MiB]
+    units: int = -1
+    healthy: bool
+    instances: tuple[_InstanceEntry, ...] | None = None
+    replicas: Amount[int] = 1
+    allocation_api: AllocationApi | None = None
+    claimed: _ClaimedEntry | None = None
+    memory_by: object = None
+    fault: object = None
+
+
+class _HeldByClaims(msgspec.Struct, frozen=True):
+    cards: tuple[dict[str, msgspec.Raw], ...] = ()
+
+
+class _Served(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What is read of it without the cards."""
+
+    version: int = 0
+    mode: str = ""
+    unit_mib: MiB | None = None
+
+
+class _CardsEntry(_Served, frozen=True, kw_only=True):
+    cards: Annotated[tuple[_CardEntry, ...], msgspec.Meta(max_length=MAX_CARDS)] | None = None
+    older_configuration: object = ""
+
+
+class _Withdrawn(msgspec.Struct, frozen=True):
+    version: int
+    mark: str
+    kept: tuple[str, ...]
 
 
 def fault_reason(fault: str) -> str:
@@ -78,66 +140,59 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     to their memory, where that is not the usual one, `faults` why cards are unhealthy, and
     `older_configuration` why NVIDIA's is not the one that is asked for.
     """
-    ordered = sorted(cards, key=lambda card: card.index)
     entries = [
-        _card(card, healthy, terms, replicas)
-        | _by_claims(card.uuid, by_claims, terms)
-        | ({"memory_by": memory_by[card.uuid]} if card.uuid in memory_by else {})
-        | ({"fault": faults[card.uuid]} if card.uuid in faults else {})
-        for card in ordered
+        _CardEntry(
+            index=card.index,
+            uuid=card.uuid,
+            model=card.model,
+            memory_mib=card.memory_mib,
+            units=0 if card.hardware.is_mig else card.capacity(terms.unit),
+            healthy=healthy.get(card.uuid, False)
+            and (is_whole(terms.mode) or not card.hardware.is_mig),
+            instances=_instances(card, healthy, replicas),
+            replicas=replicas.get(card.uuid, 1),
+            allocation_api=None if by_claims is None else AllocationApi.DRA,
+            claimed=_claimed((by_claims or {}).get(card.uuid), terms.unit),
+            memory_by=memory_by.get(card.uuid),
+            fault=faults.get(card.uuid),
+        )
+        for card in sorted(cards, key=lambda card: card.index)
     ]
-    is_plain = not any({"instances", "replicas"} & entry.keys() for entry in entries)
+    is_plain = all(each.instances is None and each.replicas == 1 for each in entries)
     return compact(
-        {
-            "version": 1 if is_plain else CARDS_VERSION,
-            "mode": terms.mode,
-            "unit_mib": terms.unit.mib,
-            "cards": entries,
-            **({"older_configuration": older_configuration} if older_configuration else {}),
-        }
+        _CardsEntry(
+            version=1 if is_plain else CARDS_VERSION,
+            mode=terms.mode,
+            unit_mib=terms.unit.mib,
+            cards=tuple(entries),
+            older_configuration=older_configuration,
+        )
     )
 
 
-def _card(
-    card: Card, healthy: Mapping[str, bool], terms: NodeTerms, replicas: Mapping[str, int]
-) -> dict[str, object]:
-    is_cut, is_healthy = card.hardware.is_mig, healthy.get(card.uuid, False)
-    entry: dict[str, object] = {
-        "index": card.index,
-        "uuid": card.uuid,
-        "model": card.model,
-        "memory_mib": card.memory_mib,
-        "units": 0 if is_cut else card.capacity(terms.unit),
-        "healthy": is_healthy and (is_whole(terms.mode) or not is_cut),
-    }
-    if is_cut:
-        entry["instances"] = [
-            {
-                "uuid": each.uuid,
-                "index": each.index,
-                "profile": each.profile,
-                "memory_mib": each.memory_mib,
-                "healthy": healthy.get(each.uuid, is_healthy),
-                **_replicas(each.uuid, replicas),
-            }
-            for each in card.hardware.instances
-        ]
-    return entry | _replicas(card.uuid, replicas)
+def _instances(
+    card: Card, healthy: Mapping[str, bool], replicas: Mapping[str, int]
+) -> tuple[_InstanceEntry, ...] | None:
+    if not card.hardware.is_mig:
+        return None
+    is_healthy = healthy.get(card.uuid, False)
+    return tuple(
+        _InstanceEntry(
+            uuid=each.uuid,
+            index=each.index,
+            profile=each.profile,
+            memory_mib=each.memory_mib,
+            healthy=healthy.get(each.uuid, is_healthy),
+            replicas=replicas.get(each.uuid, 1),
+        )
+        for each in card.hardware.instances
+    )
 
 
-def _by_claims(
-    uuid: str, by_claims: Mapping[str, DeviceUse] | None, terms: NodeTerms
-) -> dict[str, object]:
-    if by_claims is None:
-        return {}
-    use = by_claims.get(uuid, DeviceUse())
-    units = terms.unit.count(use.memory_mib)
-    told = {"pods": len(use.pods), "units": units, "percent": use.core_percent}
-    return {"allocation_api": AllocationApi.DRA.value} | ({"claimed": told} if use.pods else {})
-
-
-def _replicas(uuid: str, replicas: Mapping[str, int]) -> dict[str, object]:
-    return {"replicas": replicas[uuid]} if replicas.get(uuid, 1) > 1 else {}
+def _claimed(use: DeviceUse | None, unit: MemoryUnit) -> _ClaimedEntry | None:
+    if use is None or not use.pods:
+        return None
+    return _ClaimedEntry(len(use.pods), unit.count(use.memory_mib), use.core_percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +203,6 @@ class Claimed:
     pods: int
     units: Units
     percent: int
-
-
-def _parse_claimed(entry: Mapping[str, object]) -> Claimed:
-    index, plain = entry["index"], entry["claimed"]
-    told = plain if isinstance(plain, dict) else {}
-    pods, units, percent = (told.get(key) for key in ("pods", "units", "percent"))
-    if is_amount(index) and is_amount(pods) and is_amount(units) and is_amount(percent):
-        return Claimed(CardIndex(index), pods, Units(units), percent)
-    raise StateError(f"annotation of cards has {plain!r:.64} as what claims hold of card {index}")
-
-
-def is_amount(plain: object) -> TypeGuard[int]:
-    """Whether JSON says how much; a switch is a number too in Python, and no amount."""
-    return type(plain) is int and 0 <= plain <= MOST_AMOUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,70 +258,45 @@ def parse_offer(name: str, annotation: str, labels: Mapping[str, str]) -> NodeOf
 
     StateError: The annotation is none that an agent writes; the text names the key, and not the node.
     """
-    plain = _offer_object(annotation)
-    mode = parse_mode(str(plain.get("mode", "")))
-    unit = next((u for u in MemoryUnit if u.mib == plain.get("unit_mib")), None)
+    told = _parse_cards(annotation)
+    mode = parse_mode(told.mode)
+    unit = next((unit for unit in MemoryUnit if unit.mib == told.unit_mib), None)
     if mode is None or unit is None:
         raise StateError("annotation of cards names no known mode and unit")
-    cards, healthy = [], set()
-    entries = _entries(plain)
-    for entry in entries:
-        card, is_healthy = _parse_card(entry)
-        cards.append(card)
-        healthy |= {card.index} if is_healthy else set()
-    _check_once(cards)
+    if told.cards is None:
+        raise StateError("annotation of cards has no list of cards")
+    entries = sorted(told.cards, key=lambda entry: entry.index)
+    _check_once(entries)
+    by_claims = any(entry.allocation_api is AllocationApi.DRA for entry in entries)
     return NodeOffer(
         name=name,
         mode=mode,
         unit=unit,
-        cards=tuple(sorted(cards, key=lambda card: card.index)),
-        healthy=_one_set(tuple(sorted(healthy))),
+        cards=tuple(map(_card, entries)),
+        healthy=_one_set(tuple(entry.index for entry in entries if entry.healthy)),
         policy=parse_policy(labels.get(PLACEMENT_LABEL, "")),
         max_pods=parse_max_pods(labels.get(MAX_PODS_LABEL, "")),
-        allocation_api=_allocation_api(entries),
-        claimed=tuple(_parse_claimed(entry) for entry in entries if "claimed" in entry),
+        allocation_api=AllocationApi.DRA if by_claims else AllocationApi.DEVICE_PLUGIN,
+        claimed=tuple(
+            Claimed(entry.index, *msgspec.structs.astuple(entry.claimed))
+            for entry in entries
+            if entry.claimed
+        ),
         devices=_published_devices(entries),
-        memory_by=_texts(cards, entries, "memory_by"),
-        faults=_texts(cards, entries, "fault"),
-        older_configuration=_shown(plain.get("older_configuration")),
+        memory_by={entry.index: text for entry in entries if (text := _short(entry.memory_by))},
+        faults={entry.index: text for entry in entries if (text := _short(entry.fault))},
+        older_configuration=_shown(told.older_configuration),
     )
 
 
-def _allocation_api(cards: Iterable[Mapping[str, object]]) -> AllocationApi:
-    told = {entry.get("allocation_api") for entry in cards}
-    return AllocationApi.DRA if AllocationApi.DRA in told else AllocationApi.DEVICE_PLUGIN
-
-
-def _texts(
-    cards: Iterable[Card], entries: Iterable[Mapping[str, object]], key: str
-) -> Mapping[CardIndex, str]:
-    return {
-        card.index: text
-        for card, entry in zip(cards, entries, strict=True)
-        if isinstance(text := entry.get(key), str) and _is_short(text)
-    }
-
-
-def _published_devices(cards: object) -> Mapping[str, PublishedDevice]:
+def _published_devices(entries: Iterable[_CardEntry]) -> Mapping[str, PublishedDevice]:
     found: dict[str, PublishedDevice] = {}
-    for card in _objects(cards):
-        index, replicas = CardIndex(_count(card.get("index"))), _count(card.get("replicas"))
-        if replicas > 1:
-            found[str(card.get("uuid"))] = PublishedDevice(index, replicas=replicas)
-        for each in _objects(card.get("instances")):
-            profile = str(each.get("profile", ""))
-            found[str(each.get("uuid"))] = PublishedDevice(
-                index, profile, max(1, _count(each.get("replicas")))
-            )
+    for entry in entries:
+        if entry.replicas > 1:
+            found[entry.uuid] = PublishedDevice(entry.index, replicas=entry.replicas)
+        for each in entry.instances or ():
+            found[each.uuid] = PublishedDevice(entry.index, each.profile, max(1, each.replicas))
     return found
-
-
-def _objects(plain: object) -> list[dict[str, object]]:
-    return [each for each in plain if isinstance(each, dict)] if isinstance(plain, list) else []
-
-
-def _count(plain: object) -> int:
-    return plain if is_amount(plain) else 0
 
 
 _one_set: Callable[[tuple[CardIndex, ...]], frozenset[CardIndex]] = lru_cache(maxsize=1024)(
@@ -289,46 +305,20 @@ _one_set: Callable[[tuple[CardIndex, ...]], frozenset[CardIndex]] = lru_cache(ma
 """One set for all nodes of a kind: thousands of them have the same."""
 
 
-def _offer_object(text: str) -> Mapping[str, object]:
+def _parse_cards(text: str) -> _CardsEntry:
     if len(text) > MOST_ON_A_NODE:
         raise StateError(
             f"annotation of cards has {len(text)} characters, at most {MOST_ON_A_NODE} are read"
         )
     try:
-        plain: object = parse_json(text)
-    except (ValueError, RecursionError) as error:
-        raise StateError(f"annotation of cards is no JSON: {error}") from error
-    if not isinstance(plain, dict):
-        raise StateError(f"annotation of cards is {type(plain).__name__}, wanted an object")
-    return plain
+        return msgspec.json.decode(text, type=_CardsEntry)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise StateError(f"annotation of cards has what no agent writes: {error}") from error
 
 
-def _entries(plain: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    """The entries of the cards, as few as a node can have."""
-    entries = plain.get("cards")
-    if not isinstance(entries, list):
-        raise StateError("annotation of cards has no list of cards")
-    if len(entries) > MAX_CARDS:
-        raise StateError(
-            f"annotation of cards has {len(entries)} cards, an agent numbers at most {MAX_CARDS}"
-        )
-    return entries
-
-
-def _parse_card(entry: object) -> tuple[Card, bool]:
-    if isinstance(entry, dict):
-        index, uuid, memory = entry.get("index"), entry.get("uuid"), entry.get("memory_mib")
-        model = entry.get("model", "")
-        if (
-            (isinstance(uuid, str) and uuid and _is_short(uuid))
-            and (isinstance(model, str) and _is_short(model))
-            and (is_amount(index) and index < _MOST_INDEXES)
-            and is_amount(memory)
-        ):
-            return Card(
-                uuid, CardNumber(index), CardIndex(index), -1, sys.intern(model), MiB(memory)
-            ), entry.get("healthy") is True
-    raise StateError(f"annotation of cards has {entry!r:.200}, which is no card")
+def _card(entry: _CardEntry) -> Card:
+    number, memory = CardNumber(entry.index), entry.memory_mib
+    return Card(entry.uuid, number, entry.index, -1, sys.intern(entry.model), memory)
 
 
 def _shown(plain: object) -> str:
@@ -336,11 +326,15 @@ def _shown(plain: object) -> str:
     return plain if isinstance(plain, str) and len(plain) <= 1024 and plain.isprintable() else ""
 
 
-def _is_short(text: str) -> bool:
-    return len(text) <= LONGEST_UUID and text.isprintable()
+def _short(plain: object) -> str:
+    return (
+        plain
+        if isinstance(plain, str) and len(plain) <= LONGEST_UUID and plain.isprintable()
+        else ""
+    )
 
 
-def _check_once(cards: Iterable[Card]) -> None:
+def _check_once(cards: Sequence[_CardEntry]) -> None:
     """No index and no UUID twice: what is held would count on both cards, or on the wrong one."""
     for name in ("index", "uuid"):
         seen = Counter(getattr(card, name) for card in cards)
@@ -353,7 +347,7 @@ def withdrawn_annotation(mark: str, kept: Sequence[str]) -> str:
 
     `kept` are pods whose files stay, because they are running.
     """
-    return compact({"version": WITHDRAWN_VERSION, "mark": mark, "kept": sorted(kept)})
+    return compact(_Withdrawn(WITHDRAWN_VERSION, mark, tuple(sorted(kept))))
 
 
 def kept_pods(text: str, mark: str) -> tuple[str, ...] | None:
@@ -364,11 +358,8 @@ def kept_pods(text: str, mark: str) -> tuple[str, ...] | None:
     >>> kept_pods(withdrawn_annotation("u1", []), "u2") is None
     True
     """
-    plain = json_object(text)
-    kept = plain.get("kept")
-    if plain.get("mark") != mark or not isinstance(kept, list):
-        return None
-    return tuple(str(pod) for pod in kept)
+    told = decoded(text, _Withdrawn)
+    return told.kept if told and told.mark == mark else None
 
 
 def counted_unit_mib(text: str) -> MiB | None:
@@ -377,40 +368,28 @@ def counted_unit_mib(text: str) -> MiB | None:
     >>> counted_unit_mib('{"version":1,"unit_mib":1024}')
     1024
     """
-    found = json_object(text).get("unit_mib")
-    return MiB(found) if isinstance(found, int) else None
+    return told.unit_mib if (told := decoded(text, _Served)) else None
 
 
 def served_mode(text: str) -> str:
     """The mode of a node, by its annotation of cards; empty if that does not say."""
-    return str(json_object(text).get("mode", ""))
+    return told.mode if (told := decoded(text, _Served)) else ""
 
 
 def holds_by_claims(text: str) -> bool:
     """Whether pods hold cards of a node by claims, by its annotation of cards."""
-    cards = json_object(text).get("cards")
-    return isinstance(cards, list) and any(
-        "claimed" in card for card in cards if isinstance(card, dict)
-    )
+    told = decoded(text, _HeldByClaims)
+    return told is not None and any("claimed" in card for card in told.cards)
 
 
-def parse_json(text: str) -> object:
-    """What a JSON text says; ValueError where it is none, or has half of a character, which nobody can write."""
-    plain: object = json.loads(text)
-    if "\\u" in text:
-        json.dumps(plain, ensure_ascii=False).encode()
-    return plain
-
-
-def json_object(text: str, most_characters: int = sys.maxsize) -> Mapping[str, object]:
-    """What a JSON object says; empty where it is none, or longer."""
+def decoded(text: str, kind: type[_Form], most_characters: int = sys.maxsize) -> _Form | None:
+    """What a JSON text of this form says; None where it has another one, or is longer."""
     try:
-        plain: object = parse_json(text) if len(text) <= most_characters else None
-    except (ValueError, RecursionError):
-        return {}
-    return plain if isinstance(plain, dict) else {}
+        return msgspec.json.decode(text, type=kind) if len(text) <= most_characters else None
+    except (ValueError, RecursionError):  # deep nesting is nonsense too, and anybody can write it
+        return None
 
 
 def compact(plain: object) -> str:
     """JSON without spaces."""
-    return json.dumps(plain, separators=(",", ":"))
+    return json.dumps(msgspec.to_builtins(plain, str_keys=True), separators=(",", ":"))
