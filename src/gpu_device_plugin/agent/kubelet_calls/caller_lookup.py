@@ -77,19 +77,19 @@ class CallerLookup:
     ) -> FoundCaller:
         """Who makes this call; the kubelet offers these units. UnknownPodError: nobody can tell safely."""
         listed = await self._listed()
-        before = self._seen, self._holding
+        remembered = self._seen, self._holding
         try:
             caller, specs = await self._find(listed, call, session, admitting)
         except NobodyAsksError:  # perhaps the text known under its name is of the pod before
-            self._seen, self._holding = before
+            self._seen, self._holding = remembered
             caller, specs = await self._find(listed, call, session, admitting, is_again=True)
         witnesses = self.sources.witnesses(listed, specs, self.pods.ended)
         self._over = witnesses.over(self._live.ledger)
         if offered is not None:
             ledger, over = self._live.ledger, self._over
             self._over -= not_taken_back(ledger, over, call.resource, offered, witnesses.ended)
-        left = witnesses.left_running(self._live.ledger)
-        self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in left)
+        running = witnesses.left_running(self._live.ledger)
+        self.left_running = frozenset(str(self._live.ledger.grants[key].pod) for key in running)
         living = self.living
         return FoundCaller(caller, OF_FRACTIONS.ledger(living), living, _held(caller, listed))
 
@@ -104,20 +104,21 @@ class CallerLookup:
     ) -> tuple[Caller, Specs]:
         """Who asks, and the specs; `is_again`: a GET for each pod that may, also where it is known."""
         watched, fetch = self.sources.specs(), self.sources.fetch_spec
-        read = self.pods.read(watched, listed, call.resource, fetch, is_again=is_again)
-        specs, doubtful = await read
-        sure = {key: spec for key, spec in specs.items() if key not in doubtful}
+        specs, doubtful = await self.pods.read(
+            watched, listed, call.resource, fetch, is_again=is_again
+        )
+        certain = {key: spec for key, spec in specs.items() if key not in doubtful}
         # One that held units, holds none and has no spec is another: a static pod's file was edited.
         empty = {entry.pod.key for entry in listed if not entry.resources}
-        others = ((self._holding & empty) - sure.keys()) | self._replaced_since(sure)
+        others = ((self._holding & empty) - certain.keys()) | self._replaced_since(certain)
         seen = self._seen.keys() - others
         self.remember(listed)
-        self._seen |= {key: sure[key].ref.uid for key in self._seen.keys() & sure.keys()}
+        self._seen |= {key: certain[key].ref.uid for key in self._seen.keys() & certain.keys()}
         if session is not None and session.pod.key not in self._seen:
             session = None
         own = OF_FRACTIONS.ledger(self._live.ledger)
-        mine, known = OF_FRACTIONS.pods(listed), OF_FRACTIONS.specs(sure)
-        return find_caller(call, mine, known, own, seen, session, admitting), specs
+        own_listed, own_specs = OF_FRACTIONS.pods(listed), OF_FRACTIONS.specs(certain)
+        return find_caller(call, own_listed, own_specs, own, seen, session, admitting), specs
 
     def _replaced_since(self, specs: Specs) -> frozenset[PodKey]:
         """Names under which other pods were seen, by the uids."""
@@ -142,5 +143,5 @@ class CallerLookup:
 def _held(caller: Caller, listed: Iterable[ListedPod]) -> frozenset[str]:
     container = caller.container.name if caller.container else ""
     key = caller.pod.key
-    mine = [entry.held.get(container, {}) for entry in listed if entry.pod.key == key]
-    return frozenset().union(*(ids for by_resource in mine for ids in by_resource.values()))
+    by_container = [entry.held.get(container, {}) for entry in listed if entry.pod.key == key]
+    return frozenset().union(*(ids for by_resource in by_container for ids in by_resource.values()))

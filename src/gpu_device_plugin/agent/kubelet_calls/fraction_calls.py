@@ -75,17 +75,17 @@ class FractionCalls(KubeletCalls):
         check_not_resized(call, self.admission.ledger)
         if not self._calls.awaits(call):
             known = self._open(call)
-            found = find_allocating_caller(
+            caller = find_allocating_caller(
                 call,
                 OF_FRACTIONS.specs(self.caller_lookup.specs()),
                 OF_FRACTIONS.ledger(self.admission.ledger),
                 known.caller if known else None,
             )
-            if isinstance(found, Grant):
-                return await self.admission.answer_again(found)
-            self._caller = found
+            if isinstance(caller, Grant):
+                return await self.admission.answer_again(caller)
+            self._caller = caller
             check_device_plugin_serves(view, known)
-            await self._hand_on(found, call, view)
+            await self._hand_on(caller, call, view)
         pending = self._calls.decided
         self._caller = pending.caller
         check_device_plugin_serves(view, pending)

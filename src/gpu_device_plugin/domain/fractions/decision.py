@@ -35,15 +35,15 @@ class FractionDecisions:
         state.check_runtime(caller.request)
         state.policy_for(caller.request)
         needed, ahead = _demands_of(caller, offer.call, state)
-        views = _views(caller, offer, state)
+        card_rooms = _rooms_for_call(caller, offer, state)
         begun = _follow_grant(caller, needed, offer, state)
         if begun is not None:
             numbers = {card.number for card in begun.chosen.cards}
-            if any(room.is_apart(needed) for room in views if room.card.number in numbers):
+            if any(room.is_apart(needed) for room in card_rooms if room.card.number in numbers):
                 raise _no_units(begun, offer, state)  # given meanwhile, when the call was cut off
             return begun
-        found = place(
-            views,
+        placed = place(
+            card_rooms,
             needed,
             policy_of(caller.request, state.policy),
             ahead=ahead,
@@ -51,13 +51,13 @@ class FractionDecisions:
             wish=_wish(caller),
             must=cards_of(offer.call.must_include),
         )
-        if isinstance(found, NoRoom):
-            text = no_room_text(caller, needed, found, state.terms)
-            raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(views, needed))
-        asked, lines = demand_text(needed, state.terms), room_lines(views, needed)
+        if isinstance(placed, NoRoom):
+            text = no_room_text(caller, needed, placed, state.terms)
+            raise DoesNotFitError(text, reason=placed.reason, rooms=room_lines(card_rooms, needed))
+        asked, lines = demand_text(needed, state.terms), room_lines(card_rooms, needed)
         holder, request = caller.holder, caller.request
         return Pending(
-            caller, Reservation(holder, needed, found.cards, found.why, asked, lines, request)
+            caller, Reservation(holder, needed, placed.cards, placed.why, asked, lines, request)
         )
 
     def choose(self, pending: Pending, offer: Offer, state: NodeState) -> tuple[str, ...]:
@@ -96,25 +96,25 @@ class FractionDecisions:
     ) -> Reservation:
         """One card, or as many as the demand says, by amounts."""
         shown = [card for card in state.cards if card.is_shown]
-        left = _rooms(state, live, holder.pod)
+        card_rooms = _rooms_for_pod(state, live, holder.pod)
         must = frozenset(card.number for card in shown if card.uuid in devices)
         prefer = _cards_of_pod(holder.pod, live)
-        found = place(left, demand, state.policy, prefer=prefer, must=must)
+        placed = place(card_rooms, demand, state.policy, prefer=prefer, must=must)
         is_known = len(must) == len(frozenset(devices))
-        if isinstance(found, NoRoom) or not is_known:
-            named = left if not devices else [room for room in left if room.card.number in must]
-            found = place(named, demand, state.policy)
-            if isinstance(found, NoRoom):
-                text = no_room_text(Caller(holder.pod), demand, found, state.terms)
-                raise DoesNotFitError(text, reason=found.reason, rooms=room_lines(named, demand))
+        if isinstance(placed, NoRoom) or not is_known:
+            named = [room for room in card_rooms if not devices or room.card.number in must]
+            placed = place(named, demand, state.policy)
+            if isinstance(placed, NoRoom):
+                text = no_room_text(Caller(holder.pod), demand, placed, state.terms)
+                raise DoesNotFitError(text, reason=placed.reason, rooms=room_lines(named, demand))
             raise DoesNotFitError(
                 f"pod {holder.pod} asks for {demand.cards} of the devices "
                 f"{', '.join(sorted(devices))}; node {state.node} has {len(must)} of them",
                 reason="NoRoom",
             )
-        asked, lines = demand_text(demand, state.terms), room_lines(left, demand)
-        why = "the scheduler's choice" if devices else found.why
-        return Reservation(holder, demand, found.cards, why, asked, lines)
+        asked, lines = demand_text(demand, state.terms), room_lines(card_rooms, demand)
+        why = "the scheduler's choice" if devices else placed.why
+        return Reservation(holder, demand, placed.cards, why, asked, lines)
 
 
 def _follow_grant(caller: Caller, needed: Demand, offer: Offer, state: NodeState) -> Pending | None:
@@ -160,11 +160,11 @@ def _no_units(pending: Pending, offer: Offer, state: NodeState) -> DoesNotFitErr
     elif call.resource == Resource.CORE:
         lacking = replace(lacking, core_percent=call.size)
     numbers = frozenset(card.number for card in pending.chosen.cards)
-    views = _views(caller, offer, state)
-    if any(room.lack(lacking) for room in views if room.card.number in numbers):
-        found = NoRoom(views, lacking, numbers, "its other resource is")
+    card_rooms = _rooms_for_call(caller, offer, state)
+    if any(room.lack(lacking) for room in card_rooms if room.card.number in numbers):
+        no_room = NoRoom(card_rooms, lacking, numbers, "its other resource is")
         return DoesNotFitError(
-            no_room_text(caller, lacking, found, state.terms), reason=found.reason
+            no_room_text(caller, lacking, no_room, state.terms), reason=no_room.reason
         )
     indexes = ", ".join(str(card.index) for card in pending.chosen.cards)
     return DoesNotFitError(
@@ -193,7 +193,7 @@ def _usable(caller: Caller, offer: Offer) -> frozenset[str]:
     return (offer.available - held) | offer.call.must_include
 
 
-def _views(caller: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
+def _rooms_for_call(caller: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
     """What all cards have left; of the asked resource at most what the kubelet has free.
 
     What the container itself holds is not in its way: its first resource, or what it had before
@@ -202,16 +202,16 @@ def _views(caller: Caller, offer: Offer, state: NodeState) -> Sequence[Room]:
     free = Counter(unit.card for text in _usable(caller, offer) if (unit := parse_unit_id(text)))
     own = offer.live.of_pod(caller.pod, caller.container.name) if caller.container else ()
     others = offer.all_live.release([grant.slice_id for grant in own])
-    found = _rooms(state, others, caller.pod)
+    card_rooms = _rooms_for_pod(state, others, caller.pod)
     if offer.is_given:
-        return found
-    return [at_most(room, offer.call.resource, free[room.card.number]) for room in found]
+        return card_rooms
+    return [at_most(room, offer.call.resource, free[room.card.number]) for room in card_rooms]
 
 
-def _rooms(state: NodeState, ledger: Ledger, pod: PodRef) -> Sequence[Room]:
+def _rooms_for_pod(state: NodeState, ledger: Ledger, pod: PodRef) -> Sequence[Room]:
     shown = [card for card in state.cards if card.is_shown]
-    found = rooms(shown, state.healthy, ledger, state.terms, pod)
-    return [replace(room, has_strangers=room.card.uuid in state.strangers) for room in found]
+    card_rooms = rooms(shown, state.healthy, ledger, state.terms, pod)
+    return [replace(room, has_strangers=room.card.uuid in state.strangers) for room in card_rooms]
 
 
 def _cards_of_pod(pod: PodRef, live: Ledger) -> tuple[str, ...]:

@@ -93,10 +93,10 @@ def no_room_text(caller: Caller, demand: Demand, found: NoRoom, terms: NodeTerms
             f"the largest free slice is {room.free_mem} units ({room.free_slice_mib} MiB) "
             f"on card {room.card.index}"
         )
-    told = [f"card {index}: {lack}" for index, lack in found.lacks[:_TOLD]]
+    lacks = [f"card {index}: {lack}" for index, lack in found.lacks[:_TOLD]]
     if len(found.lacks) > _TOLD:
-        told.append(f"and {len(found.lacks) - _TOLD} more cards")
-    cards = "; ".join(told) or "no cards"
+        lacks.append(f"and {len(found.lacks) - _TOLD} more cards")
+    cards = "; ".join(lacks) or "no cards"
     if len(found.rooms) < demand.cards:
         cards = f"the node has {len(found.rooms)} cards, {demand.cards} are asked; {cards}"
     on_one = ", all from one card" if demand.cards == 1 else ""

@@ -32,7 +32,7 @@ from gpu_device_plugin.errors import RequestError
 
 
 @dataclass(slots=True)
-class _Left:
+class _CountedDown:
     """What a card has left, counted down with each share that is taken."""
 
     room: Room
@@ -55,25 +55,26 @@ def node_rooms(offer: NodeOffer, holds: Iterable[PodHold]) -> tuple[Room, ...]:
         room_of(card, DeviceUse(), offer.terms, is_healthy=card.index in offer.healthy)
         for card in offer.cards
     )
-    left = {room.card.index: _Left(room) for room in empty}
-    for told in offer.claimed:
-        left[told.index].room = left[told.index].room.without(told.units, told.percent, told.pods)
+    counted = {room.card.index: _CountedDown(room) for room in empty}
+    for held in offer.claimed:
+        room = counted[held.index].room
+        counted[held.index].room = room.without(held.units, held.percent, held.pods)
     waiting: list[tuple[PodHold, Demand]] = []
     for hold in holds:
         if hold.is_by_claims:
             continue
         for index, share in hold.by_card().items():
-            if index in left:
-                left[index].take(hold, share)
+            if index in counted:
+                counted[index].take(hold, share)
             else:
                 waiting.append((hold, Demand(*share)))
         waiting += [(hold, needed) for needed in hold.unplaced]
     for hold, needed in () if offer.is_by_claims else waiting:
         # Counted down card by card: counting all again for each would take the square of the time.
-        rooms = [each.room for each in left.values()]
+        rooms = [each.room for each in counted.values()]
         for index in _guess_cards(rooms, replace(needed, is_exclusive=hold.is_exclusive), offer):
-            left[index].take(hold, needed.amounts_per_card)
-    return tuple(each.room for each in left.values())
+            counted[index].take(hold, needed.amounts_per_card)
+    return tuple(each.room for each in counted.values())
 
 
 def _guess_cards(rooms: Sequence[Room], needed: Demand, offer: NodeOffer) -> Sequence[CardIndex]:
@@ -231,25 +232,25 @@ def _score(
     asked: CheckedRequest, before: Sequence[Room], trial: "_Trial", free_cpu_milli: int
 ) -> Score:
     """The node's score: how full (binpack) or empty (spread) the pod's cards are with it, or how little it spoils (fgd)."""
-    on = [room for room in trial.rooms if room.card.uuid in trial.uuids]
-    free = sum(r.free_mem for r in on) / max(1, sum(r.card.capacity(r.unit) for r in on))
-    found = scores_by_fullness(free)
+    chosen = [room for room in trial.rooms if room.card.uuid in trial.uuids]
+    free = sum(r.free_mem for r in chosen) / max(1, sum(r.card.capacity(r.unit) for r in chosen))
+    by_policy = scores_by_fullness(free)
     if PlacementPolicy.FGD in (asked.policy, asked.default):
         left_cpu_milli = free_cpu_milli - asked.pod.cpu_milli
-        was = NodeRoom(free_cpu_milli, tuple(room.free_milli for room in before))
-        left = NodeRoom(left_cpu_milli, tuple(room.free_milli for room in trial.rooms))
-        found[PlacementPolicy.FGD] = grade_placement(was, left) / 100
-    return Score(asked.policy, found[asked.policy], found[asked.default])
+        as_is = NodeRoom(free_cpu_milli, tuple(room.free_milli for room in before))
+        after = NodeRoom(left_cpu_milli, tuple(room.free_milli for room in trial.rooms))
+        by_policy[PlacementPolicy.FGD] = grade_placement(as_is, after) / 100
+    return Score(asked.policy, by_policy[asked.policy], by_policy[asked.default])
 
 
 def _place_all(offer: NodeOffer, rooms: Sequence[Room], asked: CheckedRequest) -> "_Trial | Misfit":
     """All containers placed: one after the other, as the node does it, else by a search."""
     trial, asking = _Trial(tuple(rooms)), asked.asking
     for ask in asking:
-        found = trial.place(ask, asked.policy)
-        if isinstance(found, NoRoom):
+        placed = trial.place(ask, asked.policy)
+        if isinstance(placed, NoRoom):
             break
-        trial.take_on(ask, found.cards)
+        trial.take_on(ask, placed.cards)
     else:
         return trial
     text = FULL_OF_PODS_TEXT if _is_full_of_pods(rooms, asked) else NOT_ENOUGH_TEXT
@@ -299,18 +300,18 @@ class _Trial:
 
     def place(self, ask: _Ask, policy: PlacementPolicy) -> Placement | NoRoom:
         """The cards of the next container, as the node would choose them: first those that it reuses."""
-        kept = {index: share for index, share in self.sums.reusable.items() if any(share)}
+        reusable = {index: share for index, share in self.sums.reusable.items() if any(share)}
         rooms = [
             replace(
                 room,
                 free_mem=Units(room.free_mem + mine.units),
                 free_core=room.free_core + mine.percent,
             )
-            if (mine := kept.get(room.card.index))
+            if (mine := reusable.get(room.card.index))
             else room
             for room in self.rooms
         ]
-        must = frozenset(room.card.number for room in rooms if room.card.index in kept)
+        must = frozenset(room.card.number for room in rooms if room.card.index in reusable)
         return place(rooms, ask.needed, policy, ahead=ask.ahead, prefer=self.uuids, must=must)
 
     def take_on(self, ask: _Ask, cards: Sequence[Card]) -> None:

@@ -90,9 +90,9 @@ def place(  # noqa: PLR0913 - everything that decides: demand, policy, pod, exte
     honoured if they all fit; `must` are the cards with reused units, all of which are taken.
     """
     if ahead not in (None, demand):
-        found = place(rooms, ahead, policy, prefer=prefer, wish=wish, must=must)
-        if isinstance(found, Placement):
-            return found
+        placed = place(rooms, ahead, policy, prefer=prefer, wish=wish, must=must)
+        if isinstance(placed, Placement):
+            return placed
     fitting = [room for room in rooms if room.lack(demand) is None]
     # Memory that nobody was given is no room, though nothing says how long it stays.
     clean = [room for room in fitting if not room.has_strangers or room.card.number in must]
@@ -140,7 +140,7 @@ def _placement(chosen: Sequence[Room], why: str) -> Placement:
 
 
 MOST_TRIES = 200
-_Left = tuple[UnitsAndPercent, UnitsAndPercent]
+_FreeParts = tuple[UnitsAndPercent, UnitsAndPercent]
 """The free part of a card, and the part that the next container can reuse of an init container's."""
 _ContainerAsk = tuple[ContainerKind, Demand]
 _Cards = tuple[int, ...]
@@ -166,12 +166,12 @@ def cards_for_all(
         order.sort(key=lambda at: (-asks[at][1].units_per_card, -asks[at][1].core_percent))
     sign = -1 if policy is PlacementPolicy.SPREAD else 1
     search = _Search([asks[at] for at in order], [room.least_core for room in usable], sign)
-    found = search.place(
+    chosen = search.place(
         0, tuple((UnitsAndPercent(room.free_mem, room.free_core), NOTHING) for room in usable)
     )
-    if found is None:
+    if chosen is None:
         return None
-    by_ask = dict(zip(order, found, strict=True))
+    by_ask = dict(zip(order, chosen, strict=True))
     return [tuple(usable[card] for card in by_ask[at]) for at in range(len(asks))]
 
 
@@ -189,23 +189,23 @@ class _Search:
     least_core: Sequence[int]
     sign: int
     tries: int = 0
-    failed: set[tuple[int, tuple[_Left, ...]]] = field(default_factory=set)
+    failed: set[tuple[int, tuple[_FreeParts, ...]]] = field(default_factory=set)
 
-    def place(self, at: int, left: tuple[_Left, ...]) -> list[_Cards] | None:
+    def place(self, at: int, free_parts: tuple[_FreeParts, ...]) -> list[_Cards] | None:
         """The cards of the containers from `at` on, or None."""
         if at == len(self.asks):
             return []
-        key = at, tuple(sorted(left))
+        key = at, tuple(sorted(free_parts))
         if key in self.failed:
             return None
         kind, demand = self.asks[at]
-        for chosen in self._choices(left, demand):
+        for chosen in self._choices(free_parts, demand):
             self.tries += 1
             if self.tries > MOST_TRIES:
                 return None
             after = tuple(
                 _after(card, kind, demand) if position in chosen else card
-                for position, card in enumerate(left)
+                for position, card in enumerate(free_parts)
             )
             rest = self.place(at + 1, after)
             if rest is not None:
@@ -213,20 +213,20 @@ class _Search:
         self.failed.add(key)
         return None
 
-    def _choices(self, left: Sequence[_Left], demand: Demand) -> Iterator[_Cards]:
+    def _choices(self, free_parts: Sequence[_FreeParts], demand: Demand) -> Iterator[_Cards]:
         """Every choice of cards, those that are alike once."""
         fitting = [
             position
-            for position, (free, reusable) in enumerate(left)
+            for position, (free, reusable) in enumerate(free_parts)
             if (mine := free.plus(reusable)).units >= max(1, demand.units_per_card)
             and mine.percent >= max(demand.core_percent, self.least_core[position])
         ]
-        must = tuple(position for position, (_, kept) in enumerate(left) if any(kept))
+        must = tuple(position for position, (_, reusable) in enumerate(free_parts) if any(reusable))
         if not set(must) <= set(fitting) or len(must) > demand.cards:
             return
-        fitting.sort(key=lambda position: self.sign * left[position][0].units)
+        fitting.sort(key=lambda position: self.sign * free_parts[position][0].units)
         others = [position for position in fitting if position not in must]
-        kinds = [(left[position], self.least_core[position]) for position in others]
+        kinds = [(free_parts[position], self.least_core[position]) for position in others]
         for more in _combinations(kinds, demand.cards - len(must)):
             yield (*must, *(others[at] for at in more))
 
@@ -250,7 +250,7 @@ def _combinations(kinds: Sequence[object], size: int, start: int = 0) -> Iterato
                 yield (at, *rest)
 
 
-def _after(card: _Left, kind: ContainerKind, demand: Demand) -> _Left:
+def _after(card: _FreeParts, kind: ContainerKind, demand: Demand) -> _FreeParts:
     """A card with one container more."""
     free, reusable = card
     fresh, reusable = take(kind, demand.amounts_per_card, reusable)

@@ -255,27 +255,27 @@ def believed_holds(pod: PodRequest, annotations: Mapping[str, str]) -> BelievedH
     )
     if apps is None or inits is None or core is None:
         return BelievedHolds({}, is_all=False)
-    found: dict[str, Mapping[CardIndex, int]] = {}
+    believed: dict[str, Mapping[CardIndex, int]] = {}
     for container in pod.containers:
         is_app = container.kind is ContainerKind.APP
-        told = (apps if is_app else inits).get(container.index, {})
+        named = (apps if is_app else inits).get(container.index, {})
         percents = core.get(container.index, {}) if is_app else {}
-        if told and _agrees(container, card_count(pod), told, percents):
-            found[container.name] = told
-    return BelievedHolds(found, is_all=len(found) == len(apps) + len(inits))
+        if named and _agrees(container, card_count(pod), named, percents):
+            believed[container.name] = named
+    return BelievedHolds(believed, is_all=len(believed) == len(apps) + len(inits))
 
 
 def _agrees(
     container: ContainerRequest,
     cards: int,
-    told: Mapping[CardIndex, int],
+    named: Mapping[CardIndex, int],
     percents: Mapping[CardIndex, int],
 ) -> bool:
     units, percent = amounts_of(container)
     return (
-        len(told) == cards
-        and all(each * cards == units > 0 for each in told.values())
-        and (not percents or percents == dict.fromkeys(told, percent))
+        len(named) == cards
+        and all(each * cards == units > 0 for each in named.values())
+        and (not percents or percents == dict.fromkeys(named, percent))
     )
 
 
@@ -310,20 +310,20 @@ def hold_of(
     parts, _ = believed or believed_holds(pod, annotations)
     apps = [c for c in asking if c.kind is ContainerKind.APP]
     first = next((parts[c.name] for c in apps if c.name in parts), {})
-    sums, left = ContainerSums(), []
+    sums, unplaced = ContainerSums(), []
     for container in asking:
         units, percent = amounts_of(container)
-        on = parts.get(container.name, {})
-        if not on and first and container.kind is not ContainerKind.APP:
-            on = dict.fromkeys(first, -(-units // len(first)))
-        if on:
+        cards = parts.get(container.name, {})
+        if not cards and first and container.kind is not ContainerKind.APP:
+            cards = dict.fromkeys(first, -(-units // len(first)))
+        if cards:
             sums.add(
-                container, {card: UnitsAndPercent(Units(n), percent) for card, n in on.items()}
+                container, {card: UnitsAndPercent(Units(n), percent) for card, n in cards.items()}
             )
         else:
-            left.append(container)
+            unplaced.append(container)
     is_counted = pod.allocation_api is AllocationApi.DEVICE_PLUGIN
-    return PodHold.by_sums(pod, sums, _demands_without_card(pod, left) if is_counted else ())
+    return PodHold.by_sums(pod, sums, _demands_without_card(pod, unplaced) if is_counted else ())
 
 
 def told_hold(pod: PodRef, told: Holding[CardIndex]) -> PodHold:
@@ -333,12 +333,14 @@ def told_hold(pod: PodRef, told: Holding[CardIndex]) -> PodHold:
     )
 
 
-def _demands_without_card(pod: PodRequest, left: Sequence[ContainerRequest]) -> tuple[Demand, ...]:
+def _demands_without_card(
+    pod: PodRequest, unplaced: Sequence[ContainerRequest]
+) -> tuple[Demand, ...]:
     """The demands of containers without a card, those together that reuse an init container's units."""
     cards = card_count(pod)
     needs = [
         ContainerDemand(each, Demand(units, percent, cards if units % cards == 0 else 1))
-        for each in left
+        for each in unplaced
         for units, percent in (amounts_of(each),)
     ]
     return tuple(filter(None, demands_ahead(needs)))

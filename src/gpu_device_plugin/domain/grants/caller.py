@@ -86,25 +86,27 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
 
     UnknownPodError: No pod can be asking, or several can; the text names them.
     """
-    around = _around(call, listed, ledger)
-    known = [(spec, pod) for pod in around if (spec := specs.get(pod.pod.key)) is not None]
-    texts = [c for spec, pod in known if (c := _asks(call, spec, pod, ledger)) is not None]
-    texts = texts or [c for spec, pod in known if (c := _asks_again(call, spec, pod)) is not None]
-    bare = [pod for pod in around if pod.pod.key not in specs] if len(known) < len(around) else []
-    new = [caller for caller in texts if _is_new(caller.pod, seen)] or [
-        Caller(pod.pod) for pod in bare if _is_new(pod.pod, seen) and not pod.resources
+    possible = _possible(call, listed, ledger)
+    known = [(spec, pod) for pod in possible if (spec := specs.get(pod.pod.key)) is not None]
+    asking = [c for spec, pod in known if (c := _asks(call, spec, pod, ledger)) is not None]
+    asking = asking or [c for spec, pod in known if (c := _asks_again(call, spec, pod)) is not None]
+    specless = (
+        [] if len(known) == len(possible) else [p for p in possible if p.pod.key not in specs]
+    )
+    new = [caller for caller in asking if _is_new(caller.pod, seen)] or [
+        Caller(pod.pod) for pod in specless if _is_new(pod.pod, seen) and not pod.resources
     ]
-    last = _of_session(session, texts, bare)
+    last = _of_session(session, asking, specless)
     if last and all(caller.pod.is_same_name(last.pod) for caller in new):
         return last
-    is_owned = len(around) < len(listed)
+    is_reuse = len(possible) < len(listed)
     # A static pod is in the API only when all its containers have been admitted.
-    goes_on = [p.pod for p in bare if is_owned or (admitting and admitting.is_same_name(p.pod))]
-    may = new or [*texts, *map(Caller, goes_on)]
-    found = _next(may, call, ledger, admitting) or _only(call, may, listed)
-    is_sure = not _is_forgotten(found, call, ledger)
-    rivals = [] if is_sure else [_rival(found, pod, call, specs) for pod in around]
-    return _only(call, [found, *filter(None, rivals)], listed)
+    goes_on = [p.pod for p in specless if is_reuse or (admitting and admitting.is_same_name(p.pod))]
+    candidates = new or [*asking, *map(Caller, goes_on)]
+    likeliest = _next(candidates, call, ledger, admitting) or _only(call, candidates, listed)
+    is_sure = not _is_forgotten(likeliest, call, ledger)
+    rivals = [] if is_sure else [_rival(likeliest, pod, call, specs) for pod in possible]
+    return _only(call, [likeliest, *filter(None, rivals)], listed)
 
 
 def find_allocating_caller(
@@ -133,8 +135,8 @@ def find_allocating_caller(
     if holders:
         return _heir(call, holders, specs, ledger) or _repeat_or_refuse(call, same, holders)
     waiting = [_by_ledger(spec, call, ledger) for spec in specs.values() if not spec.is_finished]
-    texts = [caller for caller in waiting if caller is not None]
-    return _of_session(session, texts, ()) or _only(call, texts, ())
+    asking = [caller for caller in waiting if caller is not None]
+    return _of_session(session, asking, ()) or _only(call, asking, ())
 
 
 def _asks(call: Call, spec: PodRequest, entry: ListedPod, ledger: Ledger) -> Caller | None:
@@ -160,8 +162,8 @@ def _asks_again(call: Call, spec: PodRequest, entry: ListedPod) -> Caller | None
     if spec.is_finished or call.must_include or entry.resources:
         return None
     inits = (c for c in spec.containers if c.kind is ContainerKind.INIT)
-    found = next((c for c in inits if c.amount(call.resource) == call.size), None)
-    return Caller(spec.ref, spec, found) if found else None
+    container = next((c for c in inits if c.amount(call.resource) == call.size), None)
+    return Caller(spec.ref, spec, container) if container else None
 
 
 def _first_lacking(
@@ -189,11 +191,13 @@ def _granted(ledger: Ledger, pod: PodRef, container: ContainerRequest) -> Mappin
     return grant.units if grant is not None else {}
 
 
-def _next(may: Sequence[Caller], call: Call, ledger: Ledger, pod: PodRef | None) -> Caller | None:
+def _next(
+    candidates: Sequence[Caller], call: Call, ledger: Ledger, pod: PodRef | None
+) -> Caller | None:
     """The next container of the pod that is being admitted, beside pods that may never ask."""
-    certain = [caller for caller in may if not _is_forgotten(caller, call, ledger)]
-    is_it = len(certain) == 1 and pod is not None and certain[0].pod.is_same_name(pod)
-    return certain[0] if is_it else None
+    certain = [caller for caller in candidates if not _is_forgotten(caller, call, ledger)]
+    is_admitted = len(certain) == 1 and pod is not None and certain[0].pod.is_same_name(pod)
+    return certain[0] if is_admitted else None
 
 
 def _is_forgotten(caller: Caller, call: Call, ledger: Ledger) -> bool:
@@ -213,25 +217,25 @@ def _rival(caller: Caller, entry: ListedPod, call: Call, specs: Specs) -> Caller
     spec = specs.get(entry.pod.key)
     if spec is None:
         return Caller(entry.pod)
-    found = next((c for c in spec.containers if c.amount(call.resource) == call.size), None)
-    return Caller(spec.ref, spec, found) if found and not spec.is_finished else None
+    container = next((c for c in spec.containers if c.amount(call.resource) == call.size), None)
+    return Caller(spec.ref, spec, container) if container and not spec.is_finished else None
 
 
-def _around(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence[ListedPod]:
+def _possible(call: Call, listed: Sequence[ListedPod], ledger: Ledger) -> Sequence[ListedPod]:
     """Only the pod whose units the call reuses, if there is one; else all."""
     owners = {grant.pod.key for grant in ledger.holders(call.must_include)}
     return [pod for pod in listed if pod.pod.key in owners] or listed
 
 
 def _of_session(
-    session: Caller | None, texts: Iterable[Caller], bare: Iterable[ListedPod]
+    session: Caller | None, asking: Iterable[Caller], specless: Iterable[ListedPod]
 ) -> Caller | None:
     """The pod that was decided last, if it can still be asking: its calls come together."""
     if session is None:
         return None
-    found = next((caller for caller in texts if caller.pod.is_same_name(session.pod)), None)
-    is_there = found is not None or any(p.pod.is_same_name(session.pod) for p in bare)
-    return session if session.container is None and is_there else found
+    last = next((caller for caller in asking if caller.pod.is_same_name(session.pod)), None)
+    is_there = last is not None or any(p.pod.is_same_name(session.pod) for p in specless)
+    return session if session.container is None and is_there else last
 
 
 def _heir(call: Call, holders: Sequence[Grant], specs: Specs, ledger: Ledger) -> Caller | None:

@@ -122,12 +122,12 @@ class Witnesses:
         """Resource and pod, for people, of all units that List or checkpoint shows."""
         refs = {**self.snapshot.pods, **{spec.ref.uid: spec.ref for spec in self.specs.values()}}
         refs |= {grant.pod.uid: grant.pod for grant in ledger.grants.values()}
-        found = set[tuple[str, str]]()
+        holding = set[tuple[str, str]]()
         for units in filter(lambda each: each.ids, self.snapshot.held):
             pod = units.pod if units.pod.name else refs.get(units.pod.uid, units.pod)
             is_ended = self.is_settled and not units.pod.name and not self._is_listed(pod)
-            found.add((units.resource, f"{pod.text}{_STILL_NAMED if is_ended else ''}"))
-        return frozenset(found)
+            holding.add((units.resource, f"{pod.text}{_STILL_NAMED if is_ended else ''}"))
+        return frozenset(holding)
 
     @cached_property
     def _existing(self) -> frozenset[str]:
@@ -148,15 +148,15 @@ class Witnesses:
             return False
         if is_finished:
             return True
-        is_told = is_over(pod, self.specs)
+        is_over_in_api = is_over(pod, self.specs)
         if self.is_settled:
-            return is_told or not self._is_named(grant)
-        return is_told and pod in self.ended
+            return is_over_in_api or not self._is_named(grant)
+        return is_over_in_api and pod in self.ended
 
     def _is_outlived(self, grant: Grant) -> bool:
         """Whether List has its name for a finished pod that came after it: told as ended, and named no more."""
-        is_told = self.is_settled and grant.pod in self.ended and is_over(grant.pod, self.specs)
-        return is_told and self.snapshot.has_checkpoint and not self._is_named(grant)
+        has_ended = self.is_settled and grant.pod in self.ended and is_over(grant.pod, self.specs)
+        return has_ended and self.snapshot.has_checkpoint and not self._is_named(grant)
 
     def _is_listed(self, pod: PodRef) -> bool:
         """Whether List has the pod; one known only by its uid is looked for in the checkpoint."""
