@@ -241,21 +241,21 @@ class Preparation:
 
     async def _parts_of(self, claim: Claim, own: Sequence[AllocatedDevice]) -> Sequence[Claim]:
         """Its requests, each of one container alone: of two, the second card would hide the first."""
-        found, pod = parts_of(claim, own), claim.pod
-        if len(found) == 1 or pod is None or self._held().keys() >= {p.ref.uid for p in found}:
-            return found
+        parts, pod = parts_of(claim, own), claim.pod
+        if len(parts) == 1 or pod is None or self._held().keys() >= {p.ref.uid for p in parts}:
+            return parts
         spec = await self._spec(pod)
         has_init = spec and any(c.asks for c in spec.containers if c.kind is ContainerKind.INIT)
         if claim.name_in_pod or not spec or has_init:
             why = "an init container asks as well" if has_init else "its pod is not known yet"
             why = "containers that name it get all of them" if claim.name_in_pod else why
-            names = ", ".join(part.devices[0].request for part in found)
+            names = ", ".join(part.devices[0].request for part in parts)
             raise _refused(
                 f"claim {claim.ref} has the requests {names}, and {why}: a container gets the cards of "
                 f"one request",
                 reason="SeveralRequests",
             )
-        return found
+        return parts
 
     async def _spec(self, pod: PodRef) -> PodRequest | None:
         known = self._parts.specs().get(pod.key)

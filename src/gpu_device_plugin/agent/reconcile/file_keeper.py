@@ -57,9 +57,9 @@ class FileKeeper:
             _log.error("files without a grant are kept", error=str(error))
             return False
         grants = self._ledger_store.ledger.grants
-        kept = frozenset(units.slice_id for units in snapshot.held)
+        in_checkpoint = frozenset(units.slice_id for units in snapshot.held)
         is_known = snapshot.has_checkpoint and not self._ledger_store.may_lack_grants
-        named = kept | frozenset(grants) if is_known else None
+        named = in_checkpoint | frozenset(grants) if is_known else None
         # What an earlier pass has found, and not removed yet; two passes may overlap.
         ended |= self._removable - (named or frozenset())
         missing = frozenset() if named is None else present - ended - named
@@ -73,7 +73,7 @@ class FileKeeper:
         # Answers in the checkpoint too: a container that restarts gets the mounts of its first one.
         versions = frozenset(units.library_version for units in snapshot.held)
         self._mounted = versions if is_certain else None
-        return not kept.isdisjoint(present - frozenset(grants))
+        return not in_checkpoint.isdisjoint(present - frozenset(grants))
 
     async def repair(self) -> None:
         """Every file that a grant names is there, with room; nothing is removed.

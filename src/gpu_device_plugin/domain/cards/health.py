@@ -128,16 +128,16 @@ def apply_inventory(
 ) -> CardHealth:
     """The card with exactly those faults of inventory and rules that these give it."""
     shown = unshareable(report, now_seconds, rules)
-    found = [] if shown is None else [shown]
+    reported = [] if shown is None else [shown]
     if report.uuid in rules.taken_out:
         text = (
             "an operator takes it out by the ConfigMap unhealthy-gpu-NODE of kube-system; it is offered "
             "again when no entry there names it"
         )
-        found.append(Fault(TAKEN_OUT, text, Recovery.INVENTORY, now_seconds, now_seconds))
-    for fault in found:
+        reported.append(Fault(TAKEN_OUT, text, Recovery.INVENTORY, now_seconds, now_seconds))
+    for fault in reported:
         card = with_fault(card, fault)
-    reasons = {fault.reason for fault in found}
+    reasons = {fault.reason for fault in reported}
     kept = (f for f in card.faults if f.recovery is not Recovery.INVENTORY or f.reason in reasons)
     there = {"", *(instance.uuid for instance in report.hardware.instances)}
     return replace(card, faults=tuple(fault for fault in kept if fault.instance in there))
@@ -293,10 +293,10 @@ def restore_health(saved: Health, boot_id: str) -> Health:
     every card, so earlier faults end with it; a card that is still lost fails its first probe.
     """
     if saved.boot_id == boot_id:
-        kept = tuple(
+        cards = tuple(
             replace(card, clean_since_seconds=None, recovery_action=None) for card in saved.cards
         )
-        return replace(saved, cards=kept, has_inventory=False)
+        return replace(saved, cards=cards, has_inventory=False)
     return Health(boot_id)
 
 
@@ -309,10 +309,10 @@ def _after_inventory(
     known = {card.uuid: apply_reset(card) if is_fresh else card for card in health.cards}
     for report in inventory.cards:
         card = known.get(report.uuid, CardHealth(report.uuid))
-        found = apply_inventory(card, report, now_seconds, rules)
+        inventoried = apply_inventory(card, report, now_seconds, rules)
         if report.is_silent:
-            found = with_fault(found, silent_fault(now_seconds))
-        known[report.uuid] = replace(found, is_shown=True)
+            inventoried = with_fault(inventoried, silent_fault(now_seconds))
+        known[report.uuid] = replace(inventoried, is_shown=True)
     # One that has never answered has its faults too: an XID may stay when it answers.
     missing = known.keys() | {slot.uuid for slot in inventory.unreadable} - {""}
     for uuid in missing - {card.uuid for card in inventory.cards}:

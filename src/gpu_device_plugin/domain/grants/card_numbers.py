@@ -31,10 +31,10 @@ def known_numbers(
     claims += [(_visible(entry), numbers_of(entry.ids)) for entry in entries]
     known: dict[str, CardNumber] = {}
     for uuids, numbers in sorted(claims, key=lambda claim: len(claim[1])):
-        left = [uuid for uuid in uuids if uuid not in known]
+        unnumbered = [uuid for uuid in uuids if uuid not in known]
         free = numbers - {known[uuid] for uuid in uuids if uuid in known}
-        if len(left) == len(free) == 1:
-            known[left[0]] = next(iter(free))
+        if len(unnumbered) == len(free) == 1:
+            known[unnumbered[0]] = next(iter(free))
     return known
 
 
@@ -49,19 +49,19 @@ def assign_numbers(
     `shown` are there or may come back at once, by NVML index; `held` are the numbers that units of
     any pod name, None if that is not known.
     """
-    found = dict(numbers)
+    assigned = dict(numbers)
     for uuid in shown:
-        if uuid not in found:
-            taken = {*found.values(), *(held or ())}
+        if uuid not in assigned:
+            taken = {*assigned.values(), *(held or ())}
             free = (CardNumber(number) for number in range(MAX_CARDS) if number not in taken)
-            unheld = () if held is None else (old for old, n in found.items() if n not in held)
+            unheld = () if held is None else (old for old, n in assigned.items() if n not in held)
             gone = (old for old in unheld if old not in shown)
             number = next(free, None)
             if number is None:
-                number = found.pop(next(gone, ""), None)
+                number = assigned.pop(next(gone, ""), None)
             if number is not None:
-                found[uuid] = number
-    return found
+                assigned[uuid] = number
+    return assigned
 
 
 def _visible(entry: CheckpointEntry) -> Sequence[str]:

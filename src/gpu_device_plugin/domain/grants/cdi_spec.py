@@ -56,10 +56,10 @@ class ClaimedSlice(NamedTuple):
 
 def claim_of_spec(uid: str, spec: Mapping[str, object]) -> ClaimedSlice | None:
     """The claim that a CDI file was made for; None where the file does not say."""
-    told = spec.get("annotations")
-    told = told if isinstance(told, Mapping) else {}
-    namespace, _, name = str(told.get(_CLAIM_KEY, "")).partition("/")
-    slice_id = str(told.get(_SLICE_KEY, ""))
+    notes = spec.get("annotations")
+    notes = notes if isinstance(notes, Mapping) else {}
+    namespace, _, name = str(notes.get(_CLAIM_KEY, "")).partition("/")
+    slice_id = str(notes.get(_SLICE_KEY, ""))
     is_told = namespace and name and slice_id.isalnum()
     return ClaimedSlice(ClaimRef(namespace, name, uid), slice_id) if is_told else None
 
@@ -129,16 +129,16 @@ def cards_in_cdi(specs: Sequence[CdiCards], wanted: Collection[str], driver: str
     """By which kind every card that is wanted has a name, with libraries of the driver that runs, as far as these are known."""
     misfit: CardsInCdi | None = None
     for kind in (CARD_KIND, NVIDIA_KIND):
-        found = [spec for spec in specs if spec.kind == kind]
-        missing = sorted({*wanted}.difference(*(spec.names for spec in found)))
-        versions = (_NVML.search(file) for spec in found for file in spec.files)
+        of_kind = [spec for spec in specs if spec.kind == kind]
+        missing = sorted({*wanted}.difference(*(spec.names for spec in of_kind)))
+        versions = (_NVML.search(file) for spec in of_kind for file in spec.files)
         drivers = {version[1] for version in versions if version}
         why = f"does not name {missing[0]}" if missing else ""
         if driver and drivers and driver not in drivers:
             why = f"brings driver {min(drivers)}, and {driver} runs"
-        if found and not why:
+        if of_kind and not why:
             return CardsInCdi(kind)
-        if found and not misfit:
+        if of_kind and not misfit:
             misfit = CardsInCdi(kind, f"the CDI specification of {kind} {why}", is_misfit=True)
     absent = f"no CDI specification is of kind {CARD_KIND} or {NVIDIA_KIND}"
     return misfit or CardsInCdi(problem=absent)

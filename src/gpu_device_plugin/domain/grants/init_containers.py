@@ -41,17 +41,17 @@ def demands_ahead(needs: Sequence[ContainerDemand]) -> list[Demand | None]:
     Those can be on no other card: a card without room for them would have the pod refused. None of
     a container that reuses units itself, because it is bound to their card.
     """
-    found: dict[int, Demand] = {}
+    ahead: dict[int, Demand] = {}
     first, reusable = 0, NOTHING
     for at, (container, needed) in enumerate(needs):
         is_bound = any(reusable)
         fresh, reusable = take(container.kind, needed.amounts, reusable)
         if is_bound:
-            units, percent = found[first].amounts.plus(fresh)
-            found[first] = replace(found[first], mem_units=units, core_percent=percent)
+            units, percent = ahead[first].amounts.plus(fresh)
+            ahead[first] = replace(ahead[first], mem_units=units, core_percent=percent)
         else:
-            first, found[at] = at, needed
-    return [found.get(at) for at in range(len(needs))]
+            first, ahead[at] = at, needed
+    return [ahead.get(at) for at in range(len(needs))]
 
 
 @dataclass(slots=True)
@@ -82,11 +82,11 @@ class ContainerSums:
 
     def extra(self) -> dict[CardIndex, UnitsAndPercent]:
         """What was taken beyond the app containers' shares, by card index."""
-        found = dict(self.taken)
+        beyond = dict(self.taken)
         for shares in self.apps.values():
             for card, share in shares.items():
-                found[card] = found.get(card, NOTHING).less(share)
-        return {card: share for card, share in found.items() if any(share)}
+                beyond[card] = beyond.get(card, NOTHING).less(share)
+        return {card: share for card, share in beyond.items() if any(share)}
 
 
 def one_copy(shares: Mapping[int, Shares]) -> Mapping[int, Shares]:

@@ -95,13 +95,13 @@ class Ledger:
                 for place in (of.key, of.uid) if of.uid else (of.key,):
                     parts = self._by_pod.setdefault(place, {})
                     parts.setdefault(grant.container, []).append(grant)
-        found = [
+        grants = [
             grant
             for parts in (self._by_pod.get(pod.uid, {}), self._by_pod.get(pod.key, {}))
             for name in container or parts
             for grant in parts.get(name, ())
         ]
-        return tuple({g.slice_id: g for g in found if g.pod.is_same_pod(pod)}.values())
+        return tuple({g.slice_id: g for g in grants if g.pod.is_same_pod(pod)}.values())
 
     def of_holder(self, holder: Holder) -> tuple[Grant, ...]:
         return tuple(g for g in self.grants.values() if g.holder.is_same(holder))

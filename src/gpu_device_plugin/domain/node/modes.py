@@ -104,8 +104,8 @@ def next_mode(  # noqa: PLR0913 - what a node's mode depends on
     none is refused with a reason. `mps_root` is the directory of an MPS daemon that serves cards or
     has not given them back.
     """
-    kept = current if current is not None and is_from_label else fallback
-    wanted = kept if label is None else parse_mode(label)
+    without_label = current if current is not None and is_from_label else fallback
+    wanted = without_label if label is None else parse_mode(label)
     asked = f"--mode {wanted}" if label is None else f"label {MODE_LABEL}={label}"
     if wanted is None:
         return SwitchDecision(
@@ -199,10 +199,10 @@ def upgrade_obstacles(
 
 def holders_by_node(pods: Sequence[tuple[str, PodRef]]) -> Mapping[str, tuple[PodRef, ...]]:
     """Pods by node, each once."""
-    found: dict[str, dict[PodRef, None]] = {}
+    by_node: dict[str, dict[PodRef, None]] = {}
     for node, pod in pods:
-        found.setdefault(node, {})[pod] = None
-    return {node: tuple(refs) for node, refs in found.items()}
+        by_node.setdefault(node, {})[pod] = None
+    return {node: tuple(refs) for node, refs in by_node.items()}
 
 
 def _unit_name(mib: MiB) -> str:

@@ -62,7 +62,7 @@ def served_text(resources: Mapping[str, tuple[Offered, ...]]) -> str:
 
 
 def limit_to_served(
-    found: Offers, configuration: Configuration, root: str, served: str, waits: str = ""
+    offers: Offers, configuration: Configuration, root: str, served: str, waits: str = ""
 ) -> Offers:
     """The offers, if a daemon serves the replicas of `sharing.mps` in them, with the same limits.
 
@@ -70,40 +70,40 @@ def limit_to_served(
     `root`, `served` and `waits` are as `mps_root`, `mps_served` and `mps_waits` of `NodeState`.
     """
     is_shared = configuration.sharing.kind is SharingKind.MPS
-    wanted = set(served_text(found.resources).splitlines()) if is_shared else set()
+    wanted = set(served_text(offers.resources).splitlines()) if is_shared else set()
     lines, words = set(served.splitlines()), set(served.split())
     new = {line for line in wanted if line.split()[_UUID] not in words}
     is_same = root == configuration.mps_root or not wanted
     # A card that has gone since the daemon began is served, and not wanted any more.
-    if found.problem or (is_same and wanted - new <= lines and (wanted & lines or not wanted)):
+    if offers.problem or (is_same and wanted - new <= lines and (wanted & lines or not wanted)):
         others = words.difference(*(line.split() for line in wanted))
         reasons = dict.fromkeys(others, "has not given it back")
         if ANY_CARD in words:
-            devices = (each for offered in found.resources.values() for each in offered)
+            devices = (each for offered in offers.resources.values() for each in offered)
             reasons = {each.card.uuid: _UNKNOWN for each in devices}
         reasons |= {line.split()[_UUID]: "does not serve it yet" for line in new}
-        return _without(found, reasons, root)
+        return _without(offers, reasons, root)
     is_serving = is_same and any(" " in line for line in lines)
     problem = f"the MPS daemon of {configuration.mps_root} {_ANOTHER if is_serving else _NOT_YET}"
     why = waits if is_same or not served else f"that of {root} has not given its cards back"
-    return Offers(problem=f"{problem}: {why}" if why else problem, notes=found.notes)
+    return Offers(problem=f"{problem}: {why}" if why else problem, notes=offers.notes)
 
 
-def _without(found: Offers, reasons: Mapping[str, str], root: str) -> Offers:
+def _without(offers: Offers, reasons: Mapping[str, str], root: str) -> Offers:
     """Without the cards that wait for the daemon, by UUID and what it does."""
-    devices = [each for offered in found.resources.values() for each in offered]
-    kept = {each.card.uuid: each.card.index for each in devices if each.card.uuid in reasons}
+    devices = [each for offered in offers.resources.values() for each in offered]
+    withheld = {each.card.uuid: each.card.index for each in devices if each.card.uuid in reasons}
     resources = {
-        name: tuple(each for each in offered if each.card.uuid not in kept)
-        for name, offered in found.resources.items()
+        name: tuple(each for each in offered if each.card.uuid not in withheld)
+        for name, offered in offers.resources.items()
     }
     text = f"waits for the MPS daemon of {root}, which"
     return replace(
-        found,
+        offers,
         resources={name: offered for name, offered in resources.items() if offered},
         waiting=(
-            *found.waiting,
-            *(f"card {index} ({uuid}) {text} {reasons[uuid]}" for uuid, index in kept.items()),
+            *offers.waiting,
+            *(f"card {index} ({uuid}) {text} {reasons[uuid]}" for uuid, index in withheld.items()),
         ),
     )
 

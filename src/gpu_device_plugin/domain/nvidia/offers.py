@@ -245,16 +245,16 @@ def _plain(cards: Sequence[Card], configuration: Configuration) -> dict[str, lis
     cut = [card for card in cards if card.hardware.is_mig]
     if strategy is MigStrategy.SINGLE:
         _check_single(whole, cut)
-    found: dict[str, list[Offered]] = {}
+    by_resource: dict[str, list[Offered]] = {}
     for card in whole:
         name = _match(configuration.gpu_patterns, card.model) or GPU
-        found.setdefault(name, []).append(Offered(card.uuid, card))
+        by_resource.setdefault(name, []).append(Offered(card.uuid, card))
     for card in cut if strategy is not MigStrategy.NONE else ():
         for instance in filter(lambda each: each.is_whole, card.hardware.instances):
             default = GPU if strategy is MigStrategy.SINGLE else resource_of(instance.profile)
             name = _match(configuration.mig_patterns, instance.profile) or default
-            found.setdefault(name, []).append(Offered(instance.uuid, card, instance))
-    return found
+            by_resource.setdefault(name, []).append(Offered(instance.uuid, card, instance))
+    return by_resource
 
 
 def _match(patterns: Iterable[Pattern], text: str) -> str:
