@@ -141,16 +141,8 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
     `older_configuration` why NVIDIA's is not the one that is asked for.
     """
     entries = [
-        _CardEntry(
-            index=card.index,
-            uuid=card.uuid,
-            model=card.model,
-            memory_mib=card.memory_mib,
-            units=0 if card.hardware.is_mig else card.capacity(terms.unit),
-            healthy=healthy.get(card.uuid, False)
-            and (is_whole(terms.mode) or not card.hardware.is_mig),
-            instances=_instances(card, healthy, replicas),
-            replicas=replicas.get(card.uuid, 1),
+        msgspec.structs.replace(
+            _entry(card, healthy, terms, replicas),
             allocation_api=None if by_claims is None else AllocationApi.DRA,
             claimed=_claimed((by_claims or {}).get(card.uuid), terms.unit),
             memory_by=memory_by.get(card.uuid),
@@ -167,6 +159,22 @@ def cards_annotation(  # noqa: PLR0913, PLR0917 - each mapping is by UUID
             cards=tuple(entries),
             older_configuration=older_configuration,
         )
+    )
+
+
+def _entry(
+    card: Card, healthy: Mapping[str, bool], terms: NodeTerms, replicas: Mapping[str, int]
+) -> _CardEntry:
+    is_cut, is_healthy = card.hardware.is_mig, healthy.get(card.uuid, False)
+    return _CardEntry(
+        index=card.index,
+        uuid=card.uuid,
+        model=card.model,
+        memory_mib=card.memory_mib,
+        units=0 if is_cut else card.capacity(terms.unit),
+        healthy=is_healthy and (is_whole(terms.mode) or not is_cut),
+        instances=_instances(card, healthy, replicas),
+        replicas=replicas.get(card.uuid, 1),
     )
 
 
