@@ -67,31 +67,36 @@ static bool is_held(const struct get_limits *found, uint64_t hard, uint64_t tota
 				  : hard - found->hard_bytes < ROUNDED_BYTES;
 }
 
-/*
- * A limit of the card's total or more is none: the driver refuses what is above the total. Whether
- * it was set: with `is_kept` not where it holds already.
- */
-static bool limit_card(const char *leaf, const struct limits_card *card, bool is_kept)
+/* A limit of the card's total or more is none: the driver refuses what is above the total. */
+static unsigned limit_card(const char *leaf, const struct limits_card *card, bool is_kept,
+			   bool is_resized)
 {
 	nvmlDevice_t device;
 	nvmlMemory_t memory;
 
 	TRY(card->uuid, nvmlDeviceGetHandleByUUID, card->uuid, &device);
 	TRY(card->uuid, nvmlDeviceGetMemoryInfo, device, &memory);
-	const uint64_t hard = card->memory_bytes >= memory.total ? UINT64_MAX : card->memory_bytes;
+	/* misc counts nothing without a limit, and what has grown may have to shrink. */
+	const uint64_t whole = is_resized ? memory.total - 1 : UINT64_MAX;
+	const uint64_t hard = card->memory_bytes >= memory.total ? whole : card->memory_bytes;
 	const struct set_limits given = {leaf, 0, hard};
 	struct get_limits found = {.name_space = leaf};
+	const bool is_known =
+	    is_kept && NVML(nvmlDeviceGetMemoryLimits_v1, device, &found) == NVML_SUCCESS;
+	const bool is_over = is_known && found.used_bytes > hard;
 
-	if (is_kept && NVML(nvmlDeviceGetMemoryLimits_v1, device, &found) == NVML_SUCCESS &&
-	    is_held(&found, hard, memory.total))
-		return false;
-	TRY(card->uuid, nvmlDeviceSetMemoryLimits_v1, device, &given);
+	if (is_known && is_held(&found, hard, memory.total))
+		return is_over ? LIMIT_EXCEEDED : 0;
+	const nvmlReturn_t result = NVML(nvmlDeviceSetMemoryLimits_v1, device, &given);
+	if (is_over && result == NVML_ERROR_INVALID_ARGUMENT) /* misc; the present limit stays */
+		return LIMIT_EXCEEDED;
+	require(result, card->uuid, "nvmlDeviceSetMemoryLimits_v1");
 	TRY(card->uuid, nvmlDeviceGetMemoryLimits_v1, device, &found);
 	if (!is_held(&found, hard, memory.total))
 		refuse("%s: %s has limits of %llu to %llu bytes after 0 to %llu were set",
 		       card->uuid, leaf, found.soft_bytes, found.hard_bytes,
 		       (unsigned long long)hard);
-	return true;
+	return LIMIT_SET | (found.used_bytes > hard ? LIMIT_EXCEEDED : 0u);
 }
 
 static void start(const char *driver_root)
@@ -101,17 +106,17 @@ static void start(const char *driver_root)
 	TRY(driver_root, nvmlInit_v2);
 }
 
-bool driver_limit(const char *driver_root, const char *leaf, const struct limits *limits,
-		  bool is_kept)
+unsigned driver_limit(const char *driver_root, const char *leaf, const struct limits *limits,
+		      bool is_kept)
 {
-	bool is_set = false;
+	unsigned done = 0;
 
 	start(driver_root);
 	for (unsigned i = 0; i < limits->card_count; i++)
 		if (limits->cards[i].memory_bytes != LIMITS_NO_CAP)
-			is_set |= limit_card(leaf, &limits->cards[i], is_kept);
+			done |= limit_card(leaf, &limits->cards[i], is_kept, limits->revision != 0);
 	NVML(nvmlShutdown);
-	return is_set;
+	return done;
 }
 
 /* With dmem the kernel lists the card as "nvidia/<PCI address>/vidmem"; misc shows nothing. */
@@ -149,9 +154,9 @@ static void probe_card(const char *tree, const char *leaf, nvmlDevice_t device, 
 		return;
 	}
 	card.memory_bytes = memory.total - 1;
-	limit_card(leaf, &card, false);
+	limit_card(leaf, &card, false, false);
 	card.memory_bytes = memory.total;
-	limit_card(leaf, &card, false);
+	limit_card(leaf, &card, false, false);
 	(void)fprintf(report, "device=%s backend=%s\n", card.uuid,
 		      is_listed(tree, device) ? "dmem" : "misc");
 }

@@ -14,9 +14,13 @@
  *	cgroup=<directory>
  *	by=repair            where no hook had limited that cgroup
  *
+ * and in `driver-revision` the revision of a resized slice's limits, once they hold and no more
+ * than that is in use.
+ *
  * --repair is for a container that runs already: that of the process whose directory below /proc is
  * given, best by an open descriptor, as a number may be another's by now. It says on stdout whether
- * the limits were `set` or were `held`, and leaves the hook's own mark as it is.
+ * the limits were `set` or were `held`, or `in use` where a resized slice uses more, and leaves the
+ * hook's own mark as it is.
  *
  * --probe proves that the driver limits memory here, and leaves the report in FILE, for the agent,
  * which has no right to try. Whatever fails then is the report, `reason=<text>`, and no error.
@@ -142,14 +146,20 @@ static void limit_container(const char *slice, const char *driver_root, const ch
 	read_limits(slice, &limits);
 	container_cgroup(cgroup_tree(tree), process, leaf);
 	const bool is_marked = refuse_second(slice, leaf, is_repair);
-	const bool is_set = driver_limit(driver_root, leaf, &limits, is_repair);
+	const unsigned done = driver_limit(driver_root, leaf, &limits, is_repair);
+	const bool is_exceeded = limits.revision && done & LIMIT_EXCEEDED;
+	const bool is_set = done & LIMIT_SET;
 	(void)snprintf(path, sizeof(path), "%s/driver-limit", slice);
 	(void)snprintf(mark, sizeof(mark), "cgroup=%s\n%s", leaf,
 		       is_repair && is_set ? "by=repair\n" : "");
 	if (!is_repair || !is_marked) /* NVIDIA's hook leaves no mark */
 		put_file(path, mark);
+	(void)snprintf(path, sizeof(path), "%s/driver-revision", slice);
+	(void)snprintf(mark, sizeof(mark), "%u\n", limits.revision);
+	if (limits.revision && !is_exceeded)
+		put_file(path, mark);
 	if (is_repair)
-		(void)puts(is_set ? "set" : "held");
+		(void)puts(is_exceeded ? "in use" : is_set ? "set" : "held");
 }
 
 /* In a cgroup of our own, which nobody is in; one that a probe has left is taken again. */

@@ -142,6 +142,22 @@ async def test_a_running_container_without_its_limit_gets_it_and_the_mark_says_b
         assert mark.read_text() == f"cgroup={leaf}\n"
 
 
+async def test_a_slice_that_was_resized_gets_what_its_limits_file_says_now(place: Place) -> None:
+    """And the revision that holds stands beside the mark, which stays the hook's."""
+    limits, mark = place.slice / "config" / "limits", place.slice / "driver-limit"
+    async with place.keeper() as told:
+        leaf = place.container().leaf
+        assert await told("limit", _SLICE) == {_SLICE: "set"}
+        assert not (place.slice / "driver-revision").exists()
+        mark.write_text(f"cgroup={leaf}\n")
+        larger = limits.read_text().replace(str(2154 * _MIB), str(8618 * _MIB))
+        limits.write_text(larger.replace("policy=", "revision=1\npolicy="))
+        assert await told("limit", _SLICE) == {_SLICE: "set"}
+        assert (place.slice / "driver-revision").read_text() == "1\n"
+        assert mark.read_text() == f"cgroup={leaf}\n"
+        assert await told("limit", _SLICE) == {_SLICE: "held"}
+
+
 async def test_a_container_that_has_just_begun_is_left_to_its_own_hooks(place: Place) -> None:
     """What the runtime is about to limit needs no repair, and is none that ran without a limit."""
     async with place.keeper(young_seconds=3600) as told:

@@ -14,7 +14,8 @@ from tests.histories.machine import Machine
 from tests.histories.pods import Pods
 from tools.harness.kubelet_pods import ContainerStart
 
-from gpu_device_plugin.agent.node_checks.driver_limits_check import KEEPER_SOCKET, UNDER_WAY
+from gpu_device_plugin.agent.node_checks.driver_limits_check import IN_USE, KEEPER_SOCKET, UNDER_WAY
+from gpu_device_plugin.domain.fractions.fraction import fraction_of
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.errors import KubeletError
@@ -22,6 +23,7 @@ from gpu_device_plugin.errors import KubeletError
 _KIND = "gpu-device-plugin/slice="
 _NONE = 2**64 - 1
 _SLOW = 0.2  # of the keeper's answers say that it is at work
+_USES_MORE = 0.7  # of the questions that would make a limit smaller find more in use
 _MENDED_SECONDS = 30.0  # of calm, until a limit that was lost is set again
 
 
@@ -87,7 +89,7 @@ class DriverLimits:
     def problems(self, known: Mapping[str, Grant], *, is_calm: bool) -> Iterator[str]:
         """Containers less capped than their grant, but for the seconds after limits were lost.
 
-        A slice of a whole card needs no limit.
+        One whose slice was resized never has more than is booked. A slice of a whole card needs no limit.
         """
         now = self._machine.loop.now
         totals = {card.uuid: card.memory_mib for card in self._driver.cards}
@@ -95,7 +97,7 @@ class DriverLimits:
             grant = known.get(container.slice_id)
             if grant is None or grant.memory_enforcer is not MemoryEnforcer.DRIVER:
                 continue
-            sizes = {share.device: share.memory_bytes or 0 for share in grant.shares}
+            sizes = self._allowed(grant, totals)
             sizes = {uuid: size for uuid, size in sizes.items() if size >> 20 < totals[uuid]}
             if all(container.limits.get(uuid, _NONE) <= size for uuid, size in sizes.items()):
                 container.lost_at = None
@@ -110,6 +112,22 @@ class DriverLimits:
             if not is_calm and container.lost_at is not None:
                 container.lost_at = now
         self._looked_at = now
+
+    def may_shrink(self, grant: Grant) -> bool:
+        """Whether nothing keeps the driver's limit from being made smaller: its container runs."""
+        is_driver = grant.memory_enforcer is MemoryEnforcer.DRIVER
+        return not is_driver or grant.slice_id in {c.slice_id for c in self._running()}
+
+    def _allowed(self, grant: Grant, totals: Mapping[str, int]) -> dict[str, int]:
+        told = self._run / "slices" / grant.slice_id / "driver-revision"
+        revision, unit = grant.resized.revision if grant.resized else 0, fraction_of(grant).unit_mib
+        if not revision or (told.exists() and told.read_text() == f"{revision}\n"):
+            return {share.device: share.memory_bytes or 0 for share in grant.shares}
+        booked = {share.device: share.memory_mib // unit for share in grant.shares}
+        return {
+            uuid: (totals[uuid] * units // (totals[uuid] // unit)) << 20
+            for uuid, units in booked.items()
+        }
 
     # -- as container runtime, hook and keeper work
 
@@ -140,6 +158,7 @@ class DriverLimits:
         if "hooks" in edits:
             container.limits |= self._sizes(device)
             self._mark(container)
+            self._tell_revision(device)
         else:  # NVIDIA's hook, which leaves no mark
             hard = int(edits["env"][1].partition("=")[2]) << 20
             container.limits |= dict.fromkeys(self._sizes(device), hard)
@@ -159,8 +178,13 @@ class DriverLimits:
             return "gpu-limit-hook: the driver does not answer"
         sizes = self._sizes(container.slice_id)
         is_set = container.limits != sizes
+        is_smaller = any(container.limits.get(uuid, _NONE) > sizes[uuid] for uuid in sizes)
+        may_be_used = bool(self._revision(container.slice_id)) and bool(container.limits)
+        if is_smaller and may_be_used and self._machine.chance.random() < _USES_MORE:
+            return IN_USE
         container.limits = sizes
         self._mark(container, "by=repair\n" if is_set else "")
+        self._tell_revision(container.slice_id)
         return "set" if is_set else "held"
 
     def _mark(self, container: _Container, by: str = "") -> None:
@@ -168,6 +192,16 @@ class DriverLimits:
         cgroup = f"cgroup={container.cgroup}\n"
         if not by or not path.is_file() or not path.read_text().startswith(cgroup):
             path.write_text(cgroup + by)
+
+    def _tell_revision(self, slice_id: str) -> None:
+        if revision := self._revision(slice_id):
+            path = self._run / "slices" / slice_id / "driver-revision"
+            path.write_text(f"{revision}\n")
+
+    def _revision(self, slice_id: str) -> int:
+        text = (self._run / "slices" / slice_id / "config/limits").read_text()
+        told = (line.removeprefix("revision=") for line in text.splitlines())
+        return next((int(number) for number in told if number.isdigit()), 0)
 
     def _sizes(self, slice_id: str) -> dict[str, int]:
         text = (self._run / "slices" / slice_id / "config/limits").read_text()

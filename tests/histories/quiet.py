@@ -45,7 +45,12 @@ def disagreements(node: Node) -> Iterator[str]:
     if node.agent is None:
         yield "the agent does not run"
     known = grants(node)
-    offered = tuple(map(node.kubelet.allocatable, _RESOURCES))
+    # What a slice has grown into comes back once the driver is known to hold its container to less.
+    kept = [g.resized.extra for g in known if g.resized and not node.limits.may_shrink(g)]
+    offered = tuple(
+        node.kubelet.allocatable(resource) + sum(len(extra.get(resource, ())) for extra in kept)
+        for resource in _RESOURCES
+    )
     modes = possible_modes(node)
     if offered not in _possible_offers(node, modes):
         cards = [card for card in node.driver.cards if card.is_well]

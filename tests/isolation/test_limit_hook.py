@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -69,11 +69,12 @@ class Container:
             assert started.poll() is None
         return started
 
-    def grant(self, mib: int | None, *, card: int = 0) -> None:
+    def grant(self, mib: int | None, *, card: int = 0, revision: int = 0) -> None:
         """The slice's limits file; None: no cap."""
         uuid = self.node.view().cards[card].uuid
         size = "" if mib is None else f" memory_bytes={mib * _MIB}"
-        text = f"version=1\nslice={_SLICE}\npolicy=fixed\ndevice={uuid}{size}\n"
+        resized = f"revision={revision}\n" if revision else ""
+        text = f"version=1\nslice={_SLICE}\npolicy=fixed\n{resized}device={uuid}{size}\n"
         (self.slice / "config" / "limits").write_text(text)
 
     def hook(
@@ -98,6 +99,50 @@ class Container:
             check=False,
         )
         return done.returncode, done.stderr.removesuffix("\n")
+
+    def revision(self) -> str:
+        """That of the resized limits which hold, as the hook has left it."""
+        path = self.slice / "driver-revision"
+        return path.read_text() if path.exists() else ""
+
+    def repair(self) -> tuple[int, str, str]:
+        """As the keeper does it; exit status, answer and reason."""
+        done = subprocess.run(
+            [
+                native_directory() / "gpu-limit-hook",
+                *("--slice", self.slice, "--driver-root", self.node.library.parent),
+                *("--cgroup-root", self.tree, "--repair"),
+                *("--process", f"/proc/{self.process.pid}"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout.strip(), done.stderr
+
+    @contextmanager
+    def using(self, mib: int) -> Iterator[None]:
+        """A program in the cgroup has so much, and keeps it."""
+        program = f"""
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t({mib} << 20)) == 0
+print(cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 33)), flush=True)
+import signal
+signal.pause()
+"""
+        ran = self.inside([sys.executable, "-c", program], self.leaf, subprocess.PIPE)
+        assert ran.stdout is not None
+        try:
+            with ran.stdout:
+                assert ran.stdout.readline() == "2\n"
+                yield
+        finally:
+            ran.kill()
+            ran.wait()
 
     def taken(self, *sizes: int) -> object:
         """What a program in the cgroup is told, and whether it gets so many MiB at once; no preload."""
@@ -179,6 +224,42 @@ def test_a_process_below_its_containers_cgroup_is_repaired_there(
 
     assert repaired == (0, "")
     assert (container.slice / "driver-limit").read_text() == mark
+
+
+@pytest.mark.parametrize("accounting", [0, 1])
+def test_a_resized_slice_that_uses_more_is_in_use_until_it_does_not(
+    made: Callable[..., Container], accounting: int
+) -> None:
+    """With misc the limit stays as it was, with dmem nothing more is given; neither is in effect."""
+    container = made()
+    set_fields(container.node.state, [f"memory_accounting={accounting}"])
+    container.grant(8618, revision=1)
+    assert container.hook() == (0, "")
+    assert container.revision() == "1\n"
+    mark = (container.slice / "driver-limit").read_text()
+    with container.using(4000):
+        container.grant(2154, revision=2)
+        assert container.repair() == (0, "in use", "")
+        assert container.repair() == (0, "in use", "")
+        assert container.revision() == "1\n"
+        assert container.taken(1000) == ([2, 0, [201]] if accounting else [0, 8618, [0]])
+    told = "set" if accounting == 0 else "held"
+    assert container.repair() == (0, told, "")
+    assert container.revision() == "2\n"
+    assert (container.slice / "driver-limit").read_text() == mark
+    assert container.taken(2154, 1500) == [0, 2154, [2, 0]]
+
+
+def test_what_has_grown_to_a_whole_card_goes_on_being_counted(
+    made: Callable[..., Container],
+) -> None:
+    """Without a limit misc counts nothing, and a slice that shrinks would keep what it has."""
+    container = made()
+    assert container.hook() == (0, "")
+    container.grant(16160, revision=1)
+    assert container.repair() == (0, "set", "")
+    assert container.repair() == (0, "held", "")
+    assert container.taken(16160, 9000) == [0, 16159, [2, 0]]
 
 
 def test_each_card_has_its_own_size_and_one_without_a_cap_or_taken_whole_has_no_limit(

@@ -223,6 +223,7 @@ class Wiring:
             self.gate,
             self.holders,
             self.cluster,
+            self.driver_limits.resize,
             edges.clock.wall_seconds,
         )
         self.other_plugin_search = OtherPluginSearch(

@@ -6,7 +6,8 @@
     driver-limits                   the report of gpu-limit-hook, where it was run
     devices-denied                  where the agent's container has lost its devices
 
-A slice whose memory NVIDIA's driver limits has a CDI file too, `gpu-slice-<slice>.json`.
+A slice whose memory NVIDIA's driver limits has a CDI file too, `gpu-slice-<slice>.json`, and in its
+directory what gpu-limit-hook leaves: `driver-limit` and `driver-revision`.
 
 They lie in memory of the node that others can fill (a tmpfs). A program that touches mapped memory
 for which there is no room is killed, so what a slice uses of its files is allocated here, and a
@@ -94,10 +95,13 @@ class SliceFiles:
         _make_directory(f"{directory}/config")
         failpoint("slices.before-limits")
         changed = False
+        if spec.cdi:  # before the limits: who has set those may start a container by it
+            self._cdi.mkdir(parents=True, exist_ok=True)
+            changed = _write_text(self._cdi_path(spec.slice_id), spec.cdi.encode())
         limits, text = f"{directory}/config/limits", spec.limits.encode()
         is_due = not _has_text(limits, text) and (spec.is_certain or not _is_file(limits))
         if is_due and self.revision(spec.slice_id) <= spec.revision:
-            changed = _write_text(limits, text)
+            changed |= _write_text(limits, text)
         parts = used_parts(len(spec.cards))
         region = (f"{directory}/region", REGION_BYTES, parts)
         changed |= self._share(spec.slice_id, "region file", *region)
@@ -106,9 +110,6 @@ class SliceFiles:
             _make_directory(card)
             activity = (f"{card}/{spec.slice_id}", ACTIVITY_BYTES, ((0, ACTIVITY_BYTES),))
             changed |= self._share(spec.slice_id, f"activity file of card {uuid}", *activity)
-        if spec.cdi:
-            self._cdi.mkdir(parents=True, exist_ok=True)
-            changed |= _write_text(self._cdi_path(spec.slice_id), spec.cdi.encode())
         failpoint("slices.after-files")
         return changed
 
@@ -142,6 +143,12 @@ class SliceFiles:
                 if (at := path.stat().st_mtime) >= newest:
                     newest, is_repair = at, "by=repair" in path.read_text(errors="replace")
         return is_repair
+
+    def driver_revision(self, slice_id: str) -> int:
+        """That of the resized limits which the driver holds, as gpu-limit-hook has left it; 0 for none."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self._slices / slice_id / "driver-revision").read_text(encoding="ascii"))
+        return 0
 
     def region(self, slice_id: str) -> str:
         """Path of a slice's region, whether it exists or not."""

@@ -30,9 +30,14 @@ from gpu_device_plugin.errors import EdgeError, NodeError
 
 KEEPER_SOCKET = "limits.sock"
 PROBE_SECONDS = 60.0
-SET, NONE, UNDER_WAY = "set", "none", "under way"
-"""The keeper's answers: the limit was set (again); no container of the slice runs; ask again."""
+SET, NONE, UNDER_WAY, IN_USE = "set", "none", "under way", "in use"
+"""The keeper's answers: the limit was set (again); no container of the slice runs; ask again; it was
+resized, and uses more."""
 _HELD = "held"
+_WAITS = {
+    NONE: "the limit keeper finds no process of its container, which starts with its new size",
+    IN_USE: "it uses more; the driver's limit is in effect once it uses no more than that",
+}
 _HIDDEN = (
     "its container runs without its limit, which cannot be set again: no process of the container that has the "
     "slice's directory mounted was found. Restart the pod"
@@ -82,6 +87,7 @@ class DriverLimitsCheck:
         grants = self.live.living.grants.values()
         by_driver = (g for g in grants if g.memory_enforcer is MemoryEnforcer.DRIVER)
         lost = {g.slice_id: g for g in by_driver if self._is_to_ask(g)}
+        resizing = {name for name, grant in lost.items() if self._is_behind(grant)}
         told = await self._ask("limit", *lost) if lost else {}
         # Only those whose cgroup is there are known to run.
         running = frozenset().union(*self.cards.memory_limits.values()) & lost.keys()
@@ -89,9 +95,27 @@ class DriverLimitsCheck:
             told = dict.fromkeys(running, f"no limit keeper answers on {self.socket}")
         elif hidden := [name for name in running if told.get(name) == NONE]:
             told = {**told, **dict.fromkeys(hidden, _HIDDEN)}
-        for slice_id in lost.keys() & told.keys():
+        for slice_id in lost.keys() & told.keys() - resizing:
             self._report(lost[slice_id], told[slice_id])
         self._told = told
+
+    async def resize(self, grant: Grant) -> str:
+        """Have the limit of a slice that was resized set; what that waits for, or "" where it is in effect."""
+        if not self._is_behind(grant):
+            return ""
+        told = await self._ask("limit", grant.slice_id)
+        if not self._is_behind(grant):
+            return ""
+        if told is None:
+            return f"no limit keeper answers on {self.socket}"
+        answer = told.get(grant.slice_id, NONE)
+        is_at_work = answer in {SET, _HELD, UNDER_WAY}
+        return "the limit keeper is at work" if is_at_work else _WAITS.get(answer, answer)
+
+    def _is_behind(self, grant: Grant) -> bool:
+        revision = grant.resized.revision if grant.resized else 0
+        is_driver = grant.memory_enforcer is MemoryEnforcer.DRIVER
+        return is_driver and revision not in {0, self.files.driver_revision(grant.slice_id)}
 
     def _needs_probe(self) -> bool:
         state = self.node_store.read()
@@ -129,7 +153,7 @@ class DriverLimitsCheck:
     def _report(self, grant: Grant, told: str) -> None:
         if told == SET:
             self.recorder.limit_set(grant)
-        elif told not in (_HELD, NONE, UNDER_WAY, self._told.get(grant.slice_id)):
+        elif told not in (_HELD, NONE, UNDER_WAY, IN_USE, self._told.get(grant.slice_id)):
             self.recorder.slice_broken(grant, NodeError(told, reason="DriverLimitLost"))
 
 

@@ -5,7 +5,7 @@ where it was. A step is durable before the container may use it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -94,6 +94,7 @@ class Resizer:
     gate: CallGate
     holders: Holders
     cluster: Cluster
+    limit_by_driver: Callable[[Grant], Awaitable[str]]
     wall_seconds: Callable[[], float]
 
     def __post_init__(self) -> None:
@@ -186,11 +187,13 @@ class Resizer:
             target = check_resize(slice_, asked)
             if before and before.state is ResizeState.REFUSED and slice_.sizes.limit != target:
                 return before
-            grant, is_told = await self._move(self._grant(spec, name), slice_, target, of)
+            moved = await self._move(self._grant(spec, name), slice_, target, of)
+            grant, is_told, lack = moved
             of.is_open |= not is_told
-            if sizes_of(grant).is_more_than(target):
+            if lack or sizes_of(grant).is_more_than(target):
                 state, of.is_open = waits, True
-                text = kept_text(slice_, sizes_of(grant), self._used(grant))
+                kept = kept_text(slice_, sizes_of(grant), self._used(grant))
+                text = f"{slice_.subject} waits for NVIDIA's driver: {lack}" if lack else kept
         except RequestError as error:
             state, text = ResizeState.REFUSED, str(error)
         except (RefusalError, StorageError, ClusterError) as error:
@@ -240,15 +243,16 @@ class Resizer:
 
     async def _move(
         self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent, of: _Following
-    ) -> tuple[Grant, bool]:
-        """The next step; also whether all processes are sure to know of their limits.
+    ) -> tuple[Grant, bool, str]:
+        """The next step; whether all processes are sure to know of their limits, and what the driver's waits for.
 
         What a slice no longer may use is given back by a later decision: an allocation may have begun.
         """
-        sizes, is_told = sizes_of(grant), await self._tell_limits(grant)
+        sizes, (is_told, lack) = sizes_of(grant), await self._tell_limits(grant)
         following = sizes.towards(target, self._used(grant))
-        if following == sizes or (sizes.limit == target and not is_told):  # it would give back
-            return grant, is_told
+        gives_back = following != sizes and sizes.limit == target
+        if following == sizes or (gives_back and (lack or not is_told)):
+            return grant, is_told, lack
         is_growing = sizes.missing(target) != UnitsAndPercent()
         allowed = await self._allowed(grant.pod.namespace) if is_growing else UnitsAndPercent()
         self._check_growth(grant, slice_, target, allowed)
@@ -258,13 +262,14 @@ class Resizer:
             of.has_written = True
             if not await self.ledger_store.exchange(grant, after):
                 raise DoesNotFitError(f"{grant.holder}: its slice was changed", reason="NoGrant")
-        return after, await self._tell_limits(after)
+        return after, *await self._tell_limits(after)
 
-    async def _tell_limits(self, grant: Grant) -> bool:
+    async def _tell_limits(self, grant: Grant) -> tuple[bool, str]:
         if grant.resized is None:
-            return True
+            return True, ""
         await self.setup.make_files(grant)
-        return self.setup.files.tell(grant.slice_id, grant.resized.revision)
+        is_told = self.setup.files.tell(grant.slice_id, grant.resized.revision)
+        return is_told, await self.limit_by_driver(grant)
 
     def _sized(self, grant: Grant, sizes: SliceSizes) -> Grant:
         ledger, view = self._living(grant), self.schemes.dividing_view(self.state())

@@ -39,7 +39,6 @@ from gpu_device_plugin.domain.fractions.units import (
 from gpu_device_plugin.domain.grants.grant import Grant, UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
 from gpu_device_plugin.domain.grants.node_annotations import MOST_AMOUNT
-from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.domain.node.state import NodeState
 from gpu_device_plugin.domain.wording import few
@@ -284,8 +283,6 @@ def why_fixed(grant: Grant, *, follows_limits: bool) -> str:
         return "an init container ends by itself; name another container"
     if not grant.is_isolated:
         return "nothing limits its slice (mode share, isolation off, or CGPU_DISABLE)"
-    if grant.memory_enforcer is MemoryEnforcer.DRIVER:
-        return "NVIDIA's driver limits its memory, which does not change while it runs"
     if not follows_limits:
         return f"its isolation library {grant.library_version} reads its limits once; create the pod again"
     return ""
