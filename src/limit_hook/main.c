@@ -15,7 +15,7 @@
  *	by=repair            where no hook had limited that cgroup
  *
  * and in `driver-revision` the revision of a resized slice's limits, once they hold and no more
- * than that is in use.
+ * than that is in use. --repair alone says so: at a start NVIDIA's own hook may set another yet.
  *
  * --repair is for a container that runs already: that of the process whose directory below /proc is
  * given, best by an open descriptor, as a number may be another's by now. It says on stdout whether
@@ -156,7 +156,7 @@ static void limit_container(const char *slice, const char *driver_root, const ch
 		put_file(path, mark);
 	(void)snprintf(path, sizeof(path), "%s/driver-revision", slice);
 	(void)snprintf(mark, sizeof(mark), "%u\n", limits.revision);
-	if (limits.revision && !is_exceeded)
+	if (is_repair && limits.revision && !is_exceeded)
 		put_file(path, mark);
 	if (is_repair)
 		(void)puts(is_exceeded ? "in use" : is_set ? "set" : "held");

@@ -143,10 +143,10 @@ async def test_the_drivers_limit_follows_and_nothing_is_given_back_that_it_still
             assert [take(4000), take(1000)] == [_OUT_OF_MEMORY, 0]
 
 
-async def test_a_container_that_starts_again_has_its_new_size_whoever_is_away(
+async def test_a_container_that_starts_again_has_its_new_size_from_its_start(
     ends: ExitStack,
 ) -> None:
-    """Its hook sets it; until then the answer says that none runs."""
+    """Its hook sets it; the answer says that none runs, and waits for the keeper's word."""
     async with node() as rig:
         await allow(rig)
         await rig.admit("a", slice_of(2, 30))
@@ -156,9 +156,11 @@ async def test_a_container_that_starts_again_has_its_new_size_whoever_is_away(
             await until_answer(rig, "finds no process of its container", state="waits", mem=8)
         again = Started(rig, "a", "again", ends)
 
-        await until_answer(rig, "", state="done", mem=8)
         assert again.variables[1] == "NVIDIA_GPU_MEMORY_LIMIT=8618"
         assert again.program()(4000) == 0
+        await until_answer(rig, "no limit keeper answers", state="waits", mem=8)
+        async with keeper(rig):
+            await until_answer(rig, "", state="done", mem=8)
         assert rig.allocatable()[CORE] == 400 - 30
 
 

@@ -158,7 +158,6 @@ class DriverLimits:
         if "hooks" in edits:
             container.limits |= self._sizes(device)
             self._mark(container)
-            self._tell_revision(device)
         else:  # NVIDIA's hook, which leaves no mark
             hard = int(edits["env"][1].partition("=")[2]) << 20
             container.limits |= dict.fromkeys(self._sizes(device), hard)

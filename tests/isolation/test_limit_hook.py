@@ -235,6 +235,8 @@ def test_a_resized_slice_that_uses_more_is_in_use_until_it_does_not(
     set_fields(container.node.state, [f"memory_accounting={accounting}"])
     container.grant(8618, revision=1)
     assert container.hook() == (0, "")
+    assert container.revision() == ""
+    assert container.repair() == (0, "held", "")
     assert container.revision() == "1\n"
     mark = (container.slice / "driver-limit").read_text()
     with container.using(4000):
