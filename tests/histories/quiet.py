@@ -46,7 +46,9 @@ def disagreements(node: Node) -> Iterator[str]:
         yield "the agent does not run"
     known = grants(node)
     # What a slice has grown into comes back once the driver is known to hold its container to less.
-    kept = [g.resized.extra for g in known if g.resized and not node.limits.may_shrink(g)]
+    living = {life.pod.uid for life in node.pods.living()}
+    held = (g for g in known if g.pod.uid in living and not node.limits.may_shrink(g))
+    kept = [g.resized.extra for g in held if g.resized]
     offered = tuple(
         node.kubelet.allocatable(resource) + sum(len(extra.get(resource, ())) for extra in kept)
         for resource in _RESOURCES
