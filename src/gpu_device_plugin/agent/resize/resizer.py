@@ -187,8 +187,7 @@ class Resizer:
             target = check_resize(slice_, asked)
             if before and before.state is ResizeState.REFUSED and slice_.sizes.limit != target:
                 return before
-            grant = self._grant(spec, name)
-            grant, is_told, lack = await self._move(grant, slice_, target, of)
+            grant, is_told, lack = await self._move(self._grant(spec, name), slice_, target, of)
             of.is_open |= not is_told
             if lack or sizes_of(grant).is_more_than(target):
                 state, of.is_open = waits, True
