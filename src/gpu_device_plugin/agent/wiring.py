@@ -214,14 +214,11 @@ class Wiring:
             wall_seconds=edges.clock.wall_seconds,
             schemes=self.schemes,
         )
+        of_agent = self.recorder, self.node_store.read, self.schemes, self.gate, self.holders
         self.resizer = Resizer(
             ledger_store,
             self.setup,
-            self.recorder,
-            self.node_store.read,
-            self.schemes,
-            self.gate,
-            self.holders,
+            *of_agent,
             self.cluster,
             self.driver_limits.resize,
             edges.clock.wall_seconds,
