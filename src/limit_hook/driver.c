@@ -82,7 +82,7 @@ static unsigned limit_card(const char *leaf, const struct limits_card *card, boo
 	const struct set_limits given = {leaf, 0, hard};
 	struct get_limits found = {.name_space = leaf};
 	const bool is_known =
-	    is_kept && NVML(nvmlDeviceGetMemoryLimits_v1, device, &found) == NVML_SUCCESS;
+		is_kept && NVML(nvmlDeviceGetMemoryLimits_v1, device, &found) == NVML_SUCCESS;
 	const bool is_over = is_known && found.used_bytes > hard;
 
 	if (is_known && is_held(&found, hard, memory.total))
