@@ -118,6 +118,20 @@ async def asked_anew(cluster: Cluster, asked: str) -> None:
     await answered(cluster, asked, (ResizeState.DONE, ""))
 
 
+async def test_what_another_container_asks_meanwhile_ends_no_waiting(cluster: Cluster) -> None:
+    await running(cluster)
+
+    async def other() -> None:
+        await answered(cluster, "a=mem:9")
+        both = {"metadata": {"annotations": {RESIZE: "a=mem:9;side=mem:1"}}}
+        cluster.server.patch(path(pod("book")), both)
+        await answered(cluster, "a=mem:9;side=mem:1", (ResizeState.DONE, ""))
+
+    done, _ = await asyncio.gather(resize(cluster, "--mem", "9", "--wait"), other())
+
+    assert (done.exit_code, done.exception) == (0, None)
+
+
 async def test_a_pod_that_asks_something_else_meanwhile_is_named(cluster: Cluster) -> None:
     await running(cluster)
     with pytest.raises(ClusterError, match="something else is asked of ns/book, container a now"):

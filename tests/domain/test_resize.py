@@ -132,6 +132,11 @@ def test_a_namespace_without_a_word_may_grow_nothing() -> None:
     assert parse_growth("mem:8") == size(8)
     with pytest.raises(RequestError, match="8 GiB"):
         parse_growth("mem:8 GiB")
+    for text in ("main=mem:8", "mem:8,within:5s"):
+        with pytest.raises(
+            RequestError, match=r"resize-growth: .* write for instance mem:8,core:100"
+        ):
+            parse_growth(text)
 
 
 @given(SIZES, SIZES, SIZES, st.integers(0, 40))

@@ -1,5 +1,6 @@
 """A slice that is resized: processes that run take over what a newer limits file says."""
 
+import resource
 import subprocess
 import sys
 
@@ -57,6 +58,22 @@ def test_a_process_that_starts_later_reads_the_newest_file(box: Box) -> None:
     box.allow(LARGE, revision=1)
 
     assert box.start()("info")[2] == LARGE
+
+
+def test_a_process_that_cannot_read_its_new_size_gets_nothing_until_it_can(box: Box) -> None:
+    """What it was to give up may be another pod's: it has no descriptor left at that moment."""
+    program = box.start()
+    resize(box, 1, LARGE)
+    assert program("info")[2] == LARGE
+    many = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (3, many[1]))
+    resize(box, 2, SMALL)
+    assert program(f"alloc 1 {MIB}") == [OUT_OF_MEMORY]
+    resource.prlimit(program.pid, resource.RLIMIT_NOFILE, many)
+
+    assert program("info")[2] == SMALL
+    assert program(f"alloc 1 {3000 * MIB}") == [OUT_OF_MEMORY]
+    assert program(f"alloc 1 {1000 * MIB}") == [0]
 
 
 LOOKS_UP_FIRST = """

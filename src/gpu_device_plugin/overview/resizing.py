@@ -154,7 +154,13 @@ async def _look(api: ApiServer, of: WrittenResize, *, is_early: bool) -> Progres
     pod = await _pod(api, of.wanted)
     if pod.metadata.uid != of.uid or pod.status.is_over:
         raise ClusterError(f"pod {of.wanted.namespace}/{of.wanted.name} has ended")
-    if pod.annotations.get(RESIZE, "") != of.text:
+    of = of._replace(
+        text=pod.annotations.get(RESIZE, "")
+    )  # others of its containers may be resized too
+    asked = dict[str, AskedSize]()
+    with suppress(RequestError):
+        asked |= parse_resize(of.text)
+    if asked.get(of.wanted.container) != of.wanted.asked:
         raise ClusterError(f"something else is asked of {of.wanted} now")
     told = pod.annotations.get(RESIZED, "")
     answer = None if is_early and told == of.answered else parse_resized(told)

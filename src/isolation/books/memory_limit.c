@@ -70,9 +70,11 @@ static uint64_t *cell(int card, int slot, enum account_column column)
 	return column == ACCOUNT_USED ? &books->used_bytes[slot] : &books->overhead_bytes[slot];
 }
 
-/* Under the lock: what is left of the slice. */
+/* Under the lock: what is left of the slice; nothing while its new limits cannot be read. */
 static uint64_t room(int card)
 {
+	if (!slice_follow_limits())
+		return 0;
 	const uint64_t held = region_held(slice_region(), (unsigned)card);
 	const uint64_t limit = account_limit(card);
 

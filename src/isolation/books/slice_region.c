@@ -63,12 +63,12 @@ struct region *slice_region(void)
 	return atomic_load_explicit(&region, memory_order_relaxed);
 }
 
-void slice_follow_limits(void)
+bool slice_follow_limits(void)
 {
 	const struct region *here = slice_region();
 
-	if (here)
-		slice_follow(atomic_load_explicit(&here->limits_revision, memory_order_relaxed));
+	return !here ||
+	       slice_follow(atomic_load_explicit(&here->limits_revision, memory_order_relaxed));
 }
 
 int slice_slot_locked(void)

@@ -15,8 +15,11 @@ bool slice_open_region(void);
 /* Only after that. */
 struct region *slice_region(void);
 
-/* Takes over the limits if the region tells of newer ones. Costs a read of memory. Any thread. */
-void slice_follow_limits(void);
+/*
+ * Takes over the limits if the region tells of newer ones; false where they cannot be read, and
+ * what holds is not known. Costs a read of memory. Any thread.
+ */
+bool slice_follow_limits(void);
 
 /* This process's slot in the region; -1 when all 256 are taken. Claims once. Any thread. */
 int slice_slot(void);

@@ -105,8 +105,10 @@ static bool find_root(void)
 	return true;
 }
 
+enum reading { LIMITS_READ, LIMITS_BAD, LIMITS_UNREADABLE };
+
 /* In one read, which for a regular file gets all of it. */
-static bool read_limits(struct limits *found, char *reason, size_t reason_bytes)
+static enum reading read_limits(struct limits *found, char *reason, size_t reason_bytes)
 {
 	static char text[LIMITS_FILE_BYTES + 1];
 	char path[300], fault[160];
@@ -114,7 +116,7 @@ static bool read_limits(struct limits *found, char *reason, size_t reason_bytes)
 	(void)snprintf(path, sizeof(path), "%s/config/limits", root);
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
 	const ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof(text));
-	bool is_understood = false;
+	enum reading reading = length < 0 ? LIMITS_UNREADABLE : LIMITS_BAD;
 
 	if (length < 0)
 		(void)snprintf(reason, reason_bytes, "%s: %m", path);
@@ -124,10 +126,10 @@ static bool read_limits(struct limits *found, char *reason, size_t reason_bytes)
 	else if (!limits_parse(text, (size_t)length, found, fault, sizeof(fault)))
 		(void)snprintf(reason, reason_bytes, "%s, %s", path, fault);
 	else
-		is_understood = true;
+		reading = LIMITS_READ;
 	if (fd >= 0)
 		close(fd);
-	return is_understood;
+	return reading;
 }
 
 static void decide(void)
@@ -140,7 +142,7 @@ static void decide(void)
 	}
 	if (atomic_load(&state) == SLICE_CLOSED)
 		return;
-	if (!read_limits(&limits, reason, sizeof(reason))) {
+	if (read_limits(&limits, reason, sizeof(reason)) != LIMITS_READ) {
 		slice_close("%s", reason);
 		return;
 	}
@@ -162,18 +164,23 @@ enum slice_state slice_state(void)
 	return (enum slice_state)atomic_load_explicit(&state, memory_order_acquire);
 }
 
-/* The cards and the policy of a process stay; a file that is not understood changes nothing. */
-static void take_over(void)
+/*
+ * The cards and the policy of a process stay; a file that is not understood changes nothing. False:
+ * it could not be read, for instance without a free descriptor, which is said once.
+ */
+static bool take_over(void)
 {
 	static struct limits fresh;
+	static enum reading before;
 	char reason[600];
+	const enum reading reading = read_limits(&fresh, reason, sizeof(reason));
 
-	if (!read_limits(&fresh, reason, sizeof(reason))) {
+	if (reading != LIMITS_READ && !(reading == LIMITS_UNREADABLE && before == reading))
 		log_line("the slice keeps its size: %s", reason);
-		return;
-	}
-	if (fresh.revision <= limits.revision || strcmp(fresh.slice, limits.slice) != 0)
-		return;
+	before = reading;
+	if (reading != LIMITS_READ || fresh.revision <= limits.revision ||
+	    strcmp(fresh.slice, limits.slice) != 0)
+		return reading != LIMITS_UNREADABLE;
 	for (unsigned i = 0; i < fresh.card_count; i++) {
 		const int card = slice_card(fresh.cards[i].uuid);
 
@@ -183,6 +190,7 @@ static void take_over(void)
 		limits.cards[card].core_percent = fresh.cards[i].core_percent;
 	}
 	limits.revision = fresh.revision;
+	return true;
 }
 
 void slice_take_newer(void)
@@ -192,19 +200,20 @@ void slice_take_newer(void)
 	pthread_mutex_unlock(&deciding);
 }
 
-void slice_follow(uint32_t told)
+bool slice_follow(uint32_t told)
 {
 	if (atomic_load_explicit(&followed, memory_order_relaxed) == told)
-		return;
+		return true;
 	const int saved = errno;
 
 	pthread_mutex_lock(&deciding);
-	if (atomic_load(&followed) != told) {
-		take_over();
+	const bool is_followed = atomic_load(&followed) == told || take_over();
+
+	if (is_followed)
 		atomic_store(&followed, told);
-	}
 	pthread_mutex_unlock(&deciding);
 	errno = saved;
+	return is_followed;
 }
 
 const struct limits *slice_limits(void)

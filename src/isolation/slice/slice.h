@@ -29,9 +29,10 @@ __attribute__((format(printf, 1, 2))) void log_line(const char *format, ...);
 const struct limits *slice_limits(void);
 /*
  * The limits have been replaced, or `told` is another number than last time: reads them again, and
- * takes what they say of memory and compute. Any thread, under any lock but `deciding`.
+ * takes what they say of memory and compute. False where they cannot be read; then the next call
+ * tries again. Any thread, under any lock but `deciding`.
  */
-void slice_follow(uint32_t told);
+bool slice_follow(uint32_t told);
 /* The limits may have been replaced since the slice was decided: reads them again. */
 void slice_take_newer(void);
 /* The directory that holds config/, state/ and cards/. */

@@ -106,11 +106,15 @@ class Resizer:
         """The API server has this of a pod now."""
         annotations, known = self.cluster.annotations_of(pod), self._pods.get(pod)
         asked = annotations.get(RESIZE, "")
-        if asked != (known.asked if known else ""):
+        is_left = known is None and any(map(_keeps_more, self._fractions(pod)))
+        if is_left or asked != (known.asked if known else ""):
             due = known.due if known else 0.0
             self._pods[pod] = new = _Following(asked, due, _now())
             told = parse_resized(annotations.get(RESIZED, ""))
-            if known is None and told and told.asked == asked:  # by an agent before this one
+            if known is not None:  # what is asked of another container ends no answer
+                same = _wishes(known.asked).items() & _wishes(asked).items()
+                new.answers = {k: of for k, of in known.answers.items() if k in dict(same)}
+            elif told and told.asked == asked:  # by an agent before this one
                 new.answers = dict(told.containers)
             self._woken.set()
 
@@ -150,6 +154,7 @@ class Resizer:
                 of.answers = {**of.answers, name: answer}
         except RequestError as error:
             text, of.answers = str(error), {}
+        await self._give_back(spec, of)
         # An annotation that nobody could have read may be long.
         told = ResizeAnswer("" if text else of.asked, self.state().unit.mib, of.answers, text)
         self.cluster.annotate_pod(pod, {RESIZED: resized_annotation(told)})
@@ -161,8 +166,20 @@ class Resizer:
 
     def _given_back(self, pod: PodRef) -> Mapping[str, AskedSize]:
         """Where nothing is asked any more, slices keep their limits; what they have beyond goes back."""
-        resized = (grant for grant in self.ledger_store.ledger.of_pod(pod) if grant.resized)
+        resized = (grant for grant in self._fractions(pod) if grant.resized)
         return {grant.container: AskedSize() for grant in resized}
+
+    async def _give_back(self, spec: PodRequest, of: _Following) -> None:
+        """What slices keep beyond their limits goes back whatever is asked now, and cannot be."""
+        for grant in self._fractions(spec.ref):
+            answer = of.answers.get(grant.container)
+            is_followed = answer is not None and answer.state is not ResizeState.REFUSED
+            if of.has_written or is_followed or not _keeps_more(grant):
+                continue
+            of.is_open = True
+            with suppress(RequestError, RefusalError, StorageError, ClusterError):
+                slice_ = await self._slice(spec, grant.container)
+                await self._move(grant, slice_, slice_.sizes.limit, of)
 
     def _tell(self, pod: PodRef, name: str, asked: str, of: ContainerAnswer) -> None:
         has = size_text(UnitsAndPercent(Units(of.mem), of.core), self.state().unit)
@@ -188,11 +205,11 @@ class Resizer:
             if before and before.state is ResizeState.REFUSED and slice_.sizes.limit != target:
                 return before
             grant, is_told, lack = await self._move(self._grant(spec, name), slice_, target, of)
-            of.is_open |= not is_told
-            if lack or sizes_of(grant).is_more_than(target):
+            if lack or not is_told or sizes_of(grant).is_more_than(target):
                 state, of.is_open = waits, True
-                kept = kept_text(slice_, sizes_of(grant), self._used(grant))
-                text = f"{slice_.subject} waits for NVIDIA's driver: {lack}" if lack else kept
+                text = kept_text(slice_, sizes_of(grant), self._used(grant))
+                if lack or not is_told:
+                    text = f"{slice_.subject} waits for {_told_late(lack)}"
         except RequestError as error:
             state, text = ResizeState.REFUSED, str(error)
         except (RefusalError, StorageError, ClusterError) as error:
@@ -204,9 +221,9 @@ class Resizer:
         since = time_stamp(self.wall_seconds()) if before is None or is_new else before.since
         return ContainerAnswer(size.units, size.percent, state, since, text)
 
-    def _fractions(self, pod: PodRef, name: str) -> Sequence[Grant]:
+    def _fractions(self, pod: PodRef, *name: str) -> Sequence[Grant]:
         """By name and uid: what says that it is a static pod's mirror has any uid that it likes."""
-        found = self.ledger_store.ledger.of_pod(pod, name)
+        found = self.ledger_store.ledger.of_pod(pod, *name)
         return [g for g in found if g.pod.key == pod.key and self.schemes.is_fraction(g)]
 
     def _grant(self, spec: PodRequest, name: str) -> Grant:
@@ -316,7 +333,7 @@ class Resizer:
             try:
                 known = parse_growth(await self.cluster.namespace_annotation(namespace, GROWTH))
             except (ClusterError, RequestError) as error:
-                text = f"annotation {GROWTH} of namespace {namespace}: {error}"
+                text = f"namespace {namespace}: {error}"
                 known = DoesNotFitError(text, reason="GrowthNotAllowed")
             self._growth = {name: of for name, of in self._growth.items() if of[0] > _now()}
             self._growth[namespace] = _now() + _GROWTH_SECONDS, known
@@ -333,6 +350,24 @@ class Resizer:
             mib = -(-used[card.uuid].memory_bytes // _BYTES_PER_MIB) if card.uuid in used else 0
             each.append(-(-mib * card.capacity(unit) // card.memory_mib))
         return Units(max(each) * len(grant.devices))
+
+
+def _told_late(lack: str) -> str:
+    """Who does not know of a new limit yet."""
+    return f"NVIDIA's driver: {lack}" if lack else "its processes, which cannot be told yet"
+
+
+def _keeps_more(grant: Grant) -> bool:
+    """Whether a slice keeps more than a slice of its limit needs."""
+    sizes = sizes_of(grant)
+    return sizes.is_more_than(sizes.limit)
+
+
+def _wishes(text: str) -> Mapping[str, AskedSize]:
+    """What is asked of each container; nothing where it is not understood."""
+    with suppress(RequestError):
+        return parse_resize(text)
+    return {}
 
 
 def _named(text: str, spec: PodRequest) -> Mapping[str, AskedSize]:

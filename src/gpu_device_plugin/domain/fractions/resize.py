@@ -22,6 +22,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
     with_limit,
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import (
+    GROWTH,
     MOST_ANSWERED,
     MOST_ASKED,
     RESIZE,
@@ -45,10 +46,13 @@ from gpu_device_plugin.domain.wording import few
 from gpu_device_plugin.errors import DoesNotFitError, RequestError, clip
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
-_EXAMPLE = "main=mem:4,core:50,within:60s"
+_FORMS = {
+    RESIZE: 'main=mem:4,core:50,within:60s, with ";" between containers',
+    GROWTH: "mem:8,core:100",
+}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-_DURATION = re.compile(r"([0-9]{1,6})([smh])", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,9})([smh])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -99,20 +103,22 @@ def parse_growth(text: str) -> UnitsAndPercent:
     >>> parse_growth("mem:8,core:100")
     UnitsAndPercent(units=8, percent=100)
     """
-    return _asked(text, text).over(UnitsAndPercent()) if text else UnitsAndPercent()
+    return _asked(text, text, GROWTH).over(UnitsAndPercent()) if text else UnitsAndPercent()
 
 
-def _asked(part: str, amounts: str) -> AskedSize:
+def _asked(part: str, amounts: str, annotation: str = RESIZE) -> AskedSize:
     given: dict[str, int] = {}
     for each in amounts.split(","):
         key, _, value = each.partition(":")
         read = {"mem": _number, "core": _number, "within": _seconds}.get(key)
+        if annotation != RESIZE and key == "within":
+            read = None
         number = read(value) if read else None
         if number is None or key in given:
-            raise _not_understood(part, f'"{clip(each)}" is no amount')
+            raise _not_understood(part, f'"{clip(each)}" is no amount', annotation)
         given[key] = number
     if given.keys() <= {"within"}:
-        raise _not_understood(part, "neither mem nor core is named")
+        raise _not_understood(part, "neither mem nor core is named", annotation)
     units = Units(given["mem"]) if "mem" in given else None
     return AskedSize(units, given.get("core"), given.get("within"))
 
@@ -126,10 +132,10 @@ def _seconds(text: str) -> int | None:
     return int(found[1]) * _SECONDS[found[2]] if found else None
 
 
-def _not_understood(part: str, why: str) -> RequestError:
+def _not_understood(part: str, why: str, annotation: str = RESIZE) -> RequestError:
     return RequestError(
-        f'annotation {RESIZE}: "{clip(part)}" is not understood: {why}; write for instance '
-        f'{_EXAMPLE}, with ";" between containers',
+        f'annotation {annotation}: "{clip(part)}" is not understood: {why}; write for instance '
+        f"{_FORMS[annotation]}",
         reason="BadResize",
     )
 
