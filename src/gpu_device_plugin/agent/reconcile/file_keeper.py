@@ -109,8 +109,9 @@ class FileKeeper:
     async def _repair(self, grant: Grant) -> None:
         try:
             await self._setup.make_files(grant)
-            if grant.resized:
-                self._setup.files.tell(grant.slice_id, grant.resized.revision)
+            now = self._ledger_store.ledger.grants.get(grant.slice_id)
+            if now and now.resized:  # it may have been resized meanwhile: the newer number counts
+                self._setup.files.tell(now.slice_id, now.resized.revision)
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
