@@ -28,7 +28,10 @@ the length of both is bounded here: of a value where it enters a text (`clip`), 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the NVML child starts with few modules
+    from typing import Self
 
 LONGEST_VALUE = 64
 LONGEST_TEXT_BYTES = 1024
@@ -86,7 +89,7 @@ class RefusalError(GpuPluginError):
         super().__init__(text)
         self.reason = reason
 
-    def in_words(self, text: str) -> Self:
+    def in_words(self, text: str) -> "Self":
         """The same refusal with another text."""
         found = type(self)(text, reason=self.reason)
         vars(found).update(vars(self))

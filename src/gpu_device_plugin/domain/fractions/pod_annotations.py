@@ -54,7 +54,7 @@ RESIZE = "gpu-device-plugin/resize"
 """What its tenant asks a running pod's containers to have from now on: see `resize`."""
 RESIZED = "gpu-device-plugin/resized"
 """What the agent answers."""
-MOST_ASKED, MOST_ANSWERED = 4096, 16384
+MOST_ASKED, MOST_ANSWERED = 4096, 8192
 """Characters of these two: nothing longer is read."""
 GROWTH = "gpu-device-plugin/resize-growth"
 """On a namespace: what slices of its pods may have beyond their requests on each node, `mem:8,core:100`."""
