@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tools.harness.api_server import status
 from tools.harness.boxes import Boxes
-from tools.harness.isolation.box import MIB, OUT_OF_MEMORY
+from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Program
 from tools.harness.kubelet_book import Book
 from tools.harness.rig import (
     CORE,
@@ -74,6 +74,19 @@ def figures(page: str, part: str) -> list[float]:
     return sorted(float(line.split()[-1]) for line in page.splitlines() if part in line)
 
 
+async def shrunk_in_use(rig: Rig, boxes: Boxes) -> Program:
+    """A program that uses what its slice had grown into, and is to give up: allocation 1 of pod a."""
+    await allow(rig)
+    await rig.admit("a", slice_of(2, 30))
+    await ask(rig, "a", "main-0=mem:8")
+    await until_told(rig, "a", mem=8, state="done")
+    program = await boxes.start(rig, "a")
+    assert program(f"alloc 1 {4000 * MIB}") == [0]
+    await ask(rig, "a", "main-0=mem:2")
+    await until_told(rig, "a", mem=2, state="waits")
+    return program
+
+
 async def test_a_running_program_grows_and_shrinks(boxes: Boxes) -> None:
     """An allocation that failed succeeds without a restart; what is given back others may have."""
     async with running_rig() as rig:
@@ -107,14 +120,7 @@ async def test_a_running_program_grows_and_shrinks(boxes: Boxes) -> None:
 async def test_what_is_kept_goes_back_whatever_is_asked_meanwhile(boxes: Boxes, then: str) -> None:
     """Nobody may use it, and it would stay the pod's to its end."""
     async with running_rig() as rig:
-        await allow(rig)
-        await rig.admit("a", slice_of(2, 30))
-        await ask(rig, "a", "main-0=mem:8")
-        await until_told(rig, "a", mem=8, state="done")
-        program = await boxes.start(rig, "a")
-        assert program(f"alloc 1 {4000 * MIB}") == [0]
-        await ask(rig, "a", "main-0=mem:2")
-        await until_told(rig, "a", mem=2, state="waits")
+        program = await shrunk_in_use(rig, boxes)
         await ask(rig, "a", "" if then == "restart" else then)
         answer = f'"asked":"{"" if then in ("restart", "garbage") else then}"'
         await until(lambda: answer in told_text(rig, "a"), SECONDS, lambda: told_text(rig, "a"))
@@ -445,14 +451,7 @@ async def test_what_was_grown_comes_back_after_a_kill_and_without_an_annotation(
 ) -> None:
     """The memory of a process that was killed is no use; and an annotation that goes away keeps no units."""
     async with running_rig() as rig:
-        await allow(rig)
-        await rig.admit("a", slice_of(2, 30))
-        await ask(rig, "a", "main-0=mem:8")
-        await until_told(rig, "a", mem=8, state="done")
-        program = await boxes.start(rig, "a")
-        assert program(f"alloc 1 {4000 * MIB}") == [0]
-        await ask(rig, "a", "main-0=mem:2")
-        await until_told(rig, "a", mem=2, state="waits")
+        program = await shrunk_in_use(rig, boxes)
         await ask(rig, "a", "")
         program.kill()
 

@@ -93,6 +93,7 @@ class Wiring:
         self._wire_inventory()
         self._wire_admission()
         self._wire_reconcile()
+        self._wire_resize()
         self._wire_calls()
         self._wire_offers()
         self._wire_readers()
@@ -214,15 +215,6 @@ class Wiring:
             wall_seconds=edges.clock.wall_seconds,
             schemes=self.schemes,
         )
-        of_agent = self.recorder, self.node_store.read, self.schemes, self.gate, self.holders
-        self.resizer = Resizer(
-            ledger_store,
-            self.setup,
-            *of_agent,
-            self.cluster,
-            self.driver_limits.resize,
-            edges.clock.wall_seconds,
-        )
         self.other_plugin_search = OtherPluginSearch(
             self.settings,
             self.mode,
@@ -232,6 +224,20 @@ class Wiring:
             edges.pods,
             edges.resources,
             edges.clock.boot_seconds,
+        )
+
+    def _wire_resize(self) -> None:
+        self.resizer = Resizer(
+            self.ledger_store,
+            self.setup,
+            self.recorder,
+            self.node_store.read,
+            self.schemes,
+            self.gate,
+            self.holders,
+            self.cluster,
+            self.driver_limits.resize,
+            self.edges.clock.wall_seconds,
         )
 
     def _wire_calls(self) -> None:

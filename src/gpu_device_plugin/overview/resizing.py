@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
 
@@ -13,16 +12,16 @@ from gpu_device_plugin.domain.fractions.resize import (
     ContainerAnswer,
     ResizeAnswer,
     ResizeState,
-    parse_resize,
     parse_resized,
     resize_text,
     size_text,
+    understood,
 )
 from gpu_device_plugin.domain.fractions.units import Resource
 from gpu_device_plugin.domain.grants.grant import UnitsAndPercent
 from gpu_device_plugin.domain.node.pods import ContainerKind, ContainerRequest, PodRequest
 from gpu_device_plugin.domain.wording import few
-from gpu_device_plugin.errors import ClusterError, ConfigError, NotKnownError, RequestError, clip
+from gpu_device_plugin.errors import ClusterError, ConfigError, NotKnownError, clip
 from gpu_device_plugin.kubernetes.client.api import ApiServer, Request
 from gpu_device_plugin.kubernetes.client.listing import check_answer
 from gpu_device_plugin.kubernetes.objects.explained_pod import ExplainedPod
@@ -89,10 +88,7 @@ async def ask_resize(api: ApiServer, wanted: WantedResize) -> WrittenResize:
     container = choose_container(whole_request(pod), wanted.container)
     wanted = wanted._replace(container=container.name)
     before = pod.annotations.get(RESIZE, "")
-    asked = dict[str, AskedSize]()
-    with suppress(RequestError):  # nothing, or what it replaces
-        asked |= parse_resize(before)
-    text = resize_text({**asked, container.name: wanted.asked})
+    text = resize_text({**understood(before), container.name: wanted.asked})
     if text == before:  # asked once more
         await _write(api, wanted, pod.metadata.uid, None)
     await _write(api, wanted, pod.metadata.uid, text)
@@ -154,13 +150,9 @@ async def _look(api: ApiServer, of: WrittenResize, *, is_early: bool) -> Progres
     pod = await _pod(api, of.wanted)
     if pod.metadata.uid != of.uid or pod.status.is_over:
         raise ClusterError(f"pod {of.wanted.namespace}/{of.wanted.name} has ended")
-    of = of._replace(
-        text=pod.annotations.get(RESIZE, "")
-    )  # others of its containers may be resized too
-    asked = dict[str, AskedSize]()
-    with suppress(RequestError):
-        asked |= parse_resize(of.text)
-    if asked.get(of.wanted.container) != of.wanted.asked:
+    # Others of its containers may be resized too.
+    of = of._replace(text=pod.annotations.get(RESIZE, ""))
+    if understood(of.text).get(of.wanted.container) != of.wanted.asked:
         raise ClusterError(f"something else is asked of {of.wanted} now")
     told = pod.annotations.get(RESIZED, "")
     answer = None if is_early and told == of.answered else parse_resized(told)

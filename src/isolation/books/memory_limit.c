@@ -76,7 +76,7 @@ static uint64_t room(int card)
 	if (!slice_follow_limits())
 		return 0;
 	const uint64_t held = region_held(slice_region(), (unsigned)card);
-	const uint64_t limit = account_limit(card);
+	const uint64_t limit = slice_limits()->cards[card].memory_bytes;
 
 	return held < limit ? limit - held : 0;
 }

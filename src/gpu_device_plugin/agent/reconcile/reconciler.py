@@ -189,8 +189,9 @@ class Reconciler:
     def _give_back(self, slice_ids: frozenset[str]) -> Ledger:
         """The ledger in which they have no more than the kubelet gave; beyond that it has given nobody anything."""
         store, state = self.ledger_store, self.state()
-        grown = (g for key in slice_ids if (g := store.ledger.grants[key]).extra_ids)
-        store.amend([self.schemes.fractions.without_growth(g, state) for g in grown])
+        grown = [g for key in slice_ids if (g := store.ledger.grants[key]).extra_ids]
+        if grown:  # seldom
+            store.amend([self.schemes.fractions.without_growth(g, state) for g in grown])
         return store.ledger
 
     def _tell_left(self, slice_ids: frozenset[str]) -> frozenset[str]:

@@ -45,6 +45,7 @@ from gpu_device_plugin.domain.fractions.resize import (
     resized_annotation,
     size_text,
     sizes_of,
+    understood,
     why_fixed,
     with_sizes,
 )
@@ -112,8 +113,9 @@ class Resizer:
             self._pods[pod] = new = _Following(asked, due, _now())
             told = parse_resized(annotations.get(RESIZED, ""))
             if known is not None:  # what is asked of another container ends no answer
-                same = _wishes(known.asked).items() & _wishes(asked).items()
-                new.answers = {k: of for k, of in known.answers.items() if k in dict(same)}
+                before, now = understood(known.asked), understood(asked)
+                same = {name for name in before.keys() & now.keys() if before[name] == now[name]}
+                new.answers = {name: of for name, of in known.answers.items() if name in same}
             elif told and told.asked == asked:  # by an agent before this one
                 new.answers = dict(told.containers)
             self._woken.set()
@@ -144,7 +146,7 @@ class Resizer:
         before, asked = of.answers, dict[str, AskedSize]()
         of.is_open = of.has_written = False
         try:
-            asked |= _named(of.asked, spec) if of.asked else self._given_back(pod)
+            asked |= _named(of.asked, spec) if of.asked else self._nothing_asked(pod)
             of.answers = {name: before[name] for name in asked if name in before}
             for name in asked:
                 if of.has_written:  # the others follow in later decisions
@@ -154,7 +156,7 @@ class Resizer:
                 of.answers = {**of.answers, name: answer}
         except RequestError as error:
             text, of.answers = str(error), {}
-        await self._give_back(spec, of)
+        await self._return_kept(spec, of)
         # An annotation that nobody could have read may be long.
         told = ResizeAnswer("" if text else of.asked, self.state().unit.mib, of.answers, text)
         self.cluster.annotate_pod(pod, {RESIZED: resized_annotation(told)})
@@ -164,12 +166,12 @@ class Resizer:
         if text:
             self.recorder.resized(pod, clip(of.asked), text, reason="ResizeRefused")
 
-    def _given_back(self, pod: PodRef) -> Mapping[str, AskedSize]:
+    def _nothing_asked(self, pod: PodRef) -> Mapping[str, AskedSize]:
         """Where nothing is asked any more, slices keep their limits; what they have beyond goes back."""
         resized = (grant for grant in self._fractions(pod) if grant.resized)
         return {grant.container: AskedSize() for grant in resized}
 
-    async def _give_back(self, spec: PodRequest, of: _Following) -> None:
+    async def _return_kept(self, spec: PodRequest, of: _Following) -> None:
         """What slices keep beyond their limits goes back whatever is asked now, and cannot be."""
         for grant in self._fractions(spec.ref):
             answer = of.answers.get(grant.container)
@@ -204,12 +206,11 @@ class Resizer:
             target = check_resize(slice_, asked)
             if before and before.state is ResizeState.REFUSED and slice_.sizes.limit != target:
                 return before
-            grant, is_told, lack = await self._move(self._grant(spec, name), slice_, target, of)
-            if lack or not is_told or sizes_of(grant).is_more_than(target):
+            grant, unaware = await self._move(self._grant(spec, name), slice_, target, of)
+            if unaware or sizes_of(grant).is_more_than(target):
                 state, of.is_open = waits, True
-                text = kept_text(slice_, sizes_of(grant), self._used(grant))
-                if lack or not is_told:
-                    text = f"{slice_.subject} waits for {_told_late(lack)}"
+                kept = kept_text(slice_, sizes_of(grant), self._used(grant))
+                text = f"{slice_.subject} waits for {unaware}" if unaware else kept
         except RequestError as error:
             state, text = ResizeState.REFUSED, str(error)
         except (RefusalError, StorageError, ClusterError) as error:
@@ -259,16 +260,16 @@ class Resizer:
 
     async def _move(
         self, grant: Grant, slice_: ResizedSlice, target: UnitsAndPercent, of: _Following
-    ) -> tuple[Grant, bool, str]:
-        """The next step; whether all processes are sure to know of their limits, and what the driver's waits for.
+    ) -> tuple[Grant, str]:
+        """The next step; and who does not know of the limits yet, as `_tell_limits`.
 
         What a slice no longer may use is given back by a later decision: an allocation may have begun.
         """
-        sizes, (is_told, lack) = sizes_of(grant), await self._tell_limits(grant)
+        sizes, unaware = sizes_of(grant), await self._tell_limits(grant)
         following = sizes.towards(target, self._used(grant))
         gives_back = following != sizes and sizes.limit == target
-        if following == sizes or (gives_back and (lack or not is_told)):
-            return grant, is_told, lack
+        if following == sizes or (gives_back and unaware):
+            return grant, unaware
         is_growing = sizes.missing(target) != UnitsAndPercent()
         allowed = await self._allowed(grant.pod.namespace) if is_growing else UnitsAndPercent()
         self._check_growth(grant, slice_, target, allowed)
@@ -278,14 +279,17 @@ class Resizer:
             of.has_written = True
             if not await self.ledger_store.exchange(grant, after):
                 raise DoesNotFitError(f"{grant.holder}: its slice was changed", reason="NoGrant")
-        return after, *await self._tell_limits(after)
+        return after, await self._tell_limits(after)
 
-    async def _tell_limits(self, grant: Grant) -> tuple[bool, str]:
+    async def _tell_limits(self, grant: Grant) -> str:
+        """Who does not know of the slice's limits yet, for people; "" where all do."""
         if grant.resized is None:
-            return True, ""
+            return ""
         await self.setup.make_files(grant)
         is_told = self.setup.files.tell(grant.slice_id, grant.resized.revision)
-        return is_told, await self.limit_by_driver(grant)
+        if lack := await self.limit_by_driver(grant):
+            return f"NVIDIA's driver: {lack}"
+        return "" if is_told else "its processes, which cannot be told yet"
 
     def _sized(self, grant: Grant, sizes: SliceSizes) -> Grant:
         ledger, view = self._living(grant), self.schemes.dividing_view(self.state())
@@ -352,22 +356,9 @@ class Resizer:
         return Units(max(each) * len(grant.devices))
 
 
-def _told_late(lack: str) -> str:
-    """Who does not know of a new limit yet."""
-    return f"NVIDIA's driver: {lack}" if lack else "its processes, which cannot be told yet"
-
-
 def _keeps_more(grant: Grant) -> bool:
     """Whether a slice keeps more than a slice of its limit needs."""
-    sizes = sizes_of(grant)
-    return sizes.is_more_than(sizes.limit)
-
-
-def _wishes(text: str) -> Mapping[str, AskedSize]:
-    """What is asked of each container; nothing where it is not understood."""
-    with suppress(RequestError):
-        return parse_resize(text)
-    return {}
+    return grant.resized is not None and sizes_of(grant).is_more_than(grant.resized.limit)
 
 
 def _named(text: str, spec: PodRequest) -> Mapping[str, AskedSize]:

@@ -97,6 +97,14 @@ def parse_resize(text: str) -> Mapping[str, AskedSize]:
     return found
 
 
+def understood(text: str) -> Mapping[str, AskedSize]:
+    """The same of any text; nothing where it is not understood."""
+    try:
+        return parse_resize(text)
+    except RequestError:
+        return {}
+
+
 def parse_growth(text: str) -> UnitsAndPercent:
     """What grown slices of a namespace may have beyond their requests on each node, by its annotation.
 
@@ -107,12 +115,13 @@ def parse_growth(text: str) -> UnitsAndPercent:
 
 
 def _asked(part: str, amounts: str, annotation: str = RESIZE) -> AskedSize:
+    reads = {"mem": _number, "core": _number}
+    if annotation == RESIZE:
+        reads["within"] = _seconds
     given: dict[str, int] = {}
     for each in amounts.split(","):
         key, _, value = each.partition(":")
-        read = {"mem": _number, "core": _number, "within": _seconds}.get(key)
-        if annotation != RESIZE and key == "within":
-            read = None
+        read = reads.get(key)
         number = read(value) if read else None
         if number is None or key in given:
             raise _not_understood(part, f'"{clip(each)}" is no amount', annotation)
