@@ -50,4 +50,4 @@ run() {
 run asan address,undefined libasan.so "." "$@"
 run tsan thread libtsan.so \
 	"test_processes.py test_memory.py test_every_moment.py test_overhead.py test_measuring.py \
-	test_pages.py test_compute.py" "$@"
+	test_pages.py test_compute.py test_ahead.py" "$@"

@@ -53,8 +53,8 @@ VARYING = (
     (30, "streams@20000"),
 )
 PERCENTS = (10, 30, 50, 70, 90)
-IDLE_NEIGHBOURS = (0, 3, 15)
-THREADS = (1, 4)
+IDLE_NEIGHBOURS = (0, 15)
+LAUNCHERS = ((1, 1, 0.1), (1, 12, 0.1), (4, 1, 0.45))  # threads, kinds of launches, at most µs
 COPIES = ((30, f"copying@{COPY_NS}"), (60, "stream"))
 TENANTS = (1, 2, 3)
 
@@ -74,16 +74,16 @@ def _figures(box: Box, *words: str) -> tuple[list[float], list[float]]:
     return without, with_us
 
 
-def _beside_idle(directory: Path, node: Node, neighbours: int, threads: int) -> float:
+def _beside_idle(directory: Path, node: Node, neighbours: int, threads: int, kinds: int) -> float:
     """Microseconds that a launch costs more under a cap, with so many idle slices on the card."""
-    box = Box(directory / f"beside{neighbours}-{threads}", node, directory)
+    box = Box(directory / f"beside{neighbours}-{threads}-{kinds}", node, directory)
     box.allow(None, 99)
     card = box.root / "cards" / node.uuids[0]
     card.mkdir(parents=True)
     (card / box.root.name).write_bytes(bytes(activity.BYTES))
     for i in range(neighbours):
         (card / f"idle{i}").write_bytes(activity.claim())
-    plain, ours = _figures(box, "bench", "launch", "40000", str(threads))
+    plain, ours = _figures(box, "bench", "launch", "40000", str(threads), str(kinds))
     return (ours[0] - plain[0]) / 1000
 
 
@@ -97,12 +97,13 @@ def _rows(directory: Path) -> tuple[Row, ...]:
     )
     metered = [
         at_most(
-            f"… with a cap that does not bite, beside {count} idle slices, threads: {threads}",
-            _beside_idle(directory, node, count, threads),
-            0.45,
+            f"… with a cap that does not bite, beside {count} idle slices, threads: {threads}, "
+            f"kinds in turn: {kinds}",
+            _beside_idle(directory, node, count, threads, kinds),
+            most,
             "µs",
         )
-        for threads, count in itertools.product(THREADS, IDLE_NEIGHBOURS)
+        for (threads, kinds, most), count in itertools.product(LAUNCHERS, IDLE_NEIGHBOURS)
     ]
     plain, ours = _figures(free, "bench", "alloc", "20000")
     allocate = at_most("hook cost of cuMemAlloc, p50", (ours[0] - plain[0]) / 1000, 0.5, "µs")

@@ -255,7 +255,7 @@ static void settle_tail(struct meter *meter, uint64_t end_ns, uint64_t now_ns)
 	const struct span span = {.ns = less(end_ns, from_ns),
 				  .host_ns = less(tail.ended_ns, from_ns)};
 
-	meter->tail = (struct work){0};
+	events_end_tail(meter);
 	if (tail.launches)
 		charge(meter, &tail, &span, now_ns);
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
@@ -324,7 +324,8 @@ void charge_all(struct meter *meter, uint64_t asked_ns, uint64_t now_ns)
 		now_ns - asked_ns < METER_GAP_NS ? smaller(now_ns, charge_over_ns(meter)) : now_ns;
 
 	charge_poll(meter, now_ns);
-	if (!meter->count && !meter->is_polled && meter->tail.launches == launches) {
+	if (!meter->count && !meter->is_polled && meter->tail.launches == launches &&
+	    !meter->tail.ahead) {
 		settle_tail(meter, end_ns, now_ns);
 		lease_tell(meter, now_ns);
 	}

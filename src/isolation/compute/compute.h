@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { METER_EVENTS = 128, METER_PLACES = 1 << 17 };
+enum { METER_EVENTS = 128, METER_PLACES_BITS = 17, METER_PLACES = 1 << METER_PLACES_BITS };
 
 /* What a call takes the driver that does not wait, or less. */
 #define METER_CALL_NS 10000u
@@ -23,6 +23,12 @@ static inline uint64_t smaller(uint64_t one, uint64_t other)
 static inline uint64_t larger(uint64_t one, uint64_t other)
 {
 	return one > other ? one : other;
+}
+
+/* Of a table with so many bits of places: that of a kind of launch. */
+static inline uint32_t place_of(uint64_t what, unsigned bits)
+{
+	return (uint32_t)(what * 0x9E3779B97F4A7C15ull >> (64 - bits));
 }
 
 /* Where it is among so many; behind the last: nowhere. */
@@ -43,6 +49,7 @@ struct work {
 	uint64_t worst_ns;  /* what they may take */
 	uint64_t begun_ns;  /* the card had the first */
 	uint64_t ended_ns;  /* and the last was launched */
+	uint64_t ahead;     /* some may not be launched yet: compute/ahead.c; 0: all are */
 	uint32_t launches;
 	bool is_sure;   /* all of them are known */
 	bool is_sample; /* one launch, with an event right before it */
@@ -97,6 +104,8 @@ struct meter {
 	uint32_t users;     /* and so many launch: the meter does not end meanwhile */
 	bool is_mixed;      /* several streams since the card was idle */
 	CUstream stream;    /* of the last launch; it may be gone */
+	const void *thread; /* that made it, */
+	uint32_t in_a_row;  /* and so many before it: compute/ahead.c */
 	struct work tail;   /* behind the last event */
 	uint32_t count, spare_count;
 	uint32_t setters; /* threads that set an event just now, each on another stream */
@@ -142,6 +151,8 @@ struct meter_wait {
 struct estimate estimate_of(const struct meter *meter, uint64_t what);
 /* One is launched: is it to be measured by itself, with an event on both sides? */
 bool estimate_wants_sample(struct meter *meter, uint64_t what);
+/* So many were launched besides: how many may be before one is to be measured? */
+uint32_t estimate_unsampled(struct meter *meter, uint64_t what, uint32_t launches);
 /*
  * One took so long by itself, or less where `is_at_most`. Returns what it is believed to have
  * taken, and those before it that were in doubt.
@@ -220,6 +231,11 @@ bool events_launches_wait(void);
 void events_lock(int card);
 void events_unlock(int card);
 
+/* Another one for each tail of the card's meters, from 1. Any thread, without the lock. */
+uint64_t events_number(int card);
+/* The next launch is the first of a new tail. */
+void events_end_tail(struct meter *meter);
+
 /* The meter of a context, with its card's lock; NULL, and no lock, when it has none. */
 struct meter *events_find(CUcontext context);
 /* The same, made if there is none. */
@@ -258,6 +274,20 @@ void lease_tell_without(int card, uint64_t until_ns);
 bool lease_is_free(int card, uint64_t now_ns);
 /* How many slices that take no leases have work on the card, as of the last look. */
 unsigned lease_beside(int card, uint64_t now_ns);
+
+/* --- Launches that a thread may make without asking: compute/ahead.c --- */
+
+/* May the calling thread launch this? Without the lock; it is in the books already. */
+bool ahead_takes(uint64_t what, CUstream stream);
+/* It asks for a launch. */
+void ahead_note_launch(struct meter *meter);
+/* It has launched: pays for so many more at most, which take so long. */
+void ahead_pay(struct meter *meter, const struct meter_launch *launch, uint32_t most_launches,
+	       uint64_t most_ns);
+/* Takes those out of the books that the thread has not made. Without the lock. */
+void ahead_give_back(void);
+/* What the calling thread has paid for is not its own any more. */
+void ahead_forget(void);
 
 /* --- What work is charged when it has ended: compute/charge.c --- */
 

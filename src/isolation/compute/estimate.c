@@ -41,22 +41,17 @@ enum {
 	SAMPLE_EVERY_MOST = 256
 };
 
-static uint64_t place_of(uint64_t what)
-{
-	return (what * 0x9E3779B97F4A7C15ull) >> 47;
-}
-
 /* NULL: never measured. */
 static const struct place *known_place(const struct meter *meter, uint64_t what)
 {
-	const struct place *place = &meter->places[place_of(what)];
+	const struct place *place = &meter->places[place_of(what, METER_PLACES_BITS)];
 
 	return what && place->what == what ? place : NULL;
 }
 
 static struct place *make_place(struct meter *meter, uint64_t what, uint64_t took_ns)
 {
-	struct place *place = &meter->places[place_of(what)];
+	struct place *place = &meter->places[place_of(what, METER_PLACES_BITS)];
 
 	if (place->what != what)
 		*place = (struct place){.what = what,
@@ -106,6 +101,11 @@ struct estimate estimate_of(const struct meter *meter, uint64_t what)
 				 .is_known = true};
 }
 
+static bool is_always_sampled(const struct place *place)
+{
+	return place->mean_ns >= SAMPLE_ALWAYS_NS || (double)place->worst_ns > surprise_ns(place);
+}
+
 bool estimate_wants_sample(struct meter *meter, uint64_t what)
 {
 	if (!known_place(meter, what))
@@ -117,7 +117,7 @@ bool estimate_wants_sample(struct meter *meter, uint64_t what)
 		place->all--;
 		return true;
 	}
-	if (place->mean_ns >= SAMPLE_ALWAYS_NS || (double)place->worst_ns > surprise_ns(place))
+	if (is_always_sampled(place))
 		return true;
 	if (place->due) {
 		place->due--;
@@ -127,6 +127,17 @@ bool estimate_wants_sample(struct meter *meter, uint64_t what)
 	place->due = place->every / 2 +
 		     (uint32_t)((place->steady * 0x9E3779B97F4A7C15ull >> 33) % place->every);
 	return true;
+}
+
+uint32_t estimate_unsampled(struct meter *meter, uint64_t what, uint32_t launches)
+{
+	if (!known_place(meter, what))
+		return 0;
+	struct place *place = make_place(meter, what, 0);
+
+	place->steady += launches;
+	place->due -= launches < place->due ? launches : place->due;
+	return place->all || is_always_sampled(place) ? 0 : place->due;
 }
 
 static void doubt(struct place *place, uint64_t longer_ns)

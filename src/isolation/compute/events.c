@@ -16,6 +16,7 @@
 static struct {
 	pthread_mutex_t lock;
 	struct meter *first;
+	_Atomic uint64_t tails;
 } cards[LIMITS_CARDS];
 
 bool events_launches_wait(void)
@@ -44,6 +45,17 @@ void events_unlock(int card)
 void events_after_fork(void)
 {
 	memset(cards, 0, sizeof(cards));
+}
+
+uint64_t events_number(int card)
+{
+	return atomic_load_explicit(&cards[card].tails, memory_order_relaxed) + 1;
+}
+
+void events_end_tail(struct meter *meter)
+{
+	meter->tail = (struct work){0};
+	atomic_fetch_add_explicit(&cards[meter->card].tails, 1, memory_order_relaxed);
 }
 
 struct meter *events_first(int card)
@@ -147,6 +159,7 @@ static void put_back(struct meter *meter, const struct work *work)
 
 	*tail = *work;
 	tail->is_sample = tail->is_blank = tail->is_anchor = false;
+	tail->ahead = later.ahead;
 	tail->launches += later.launches;
 	tail->mean_ns += later.mean_ns;
 	tail->copies_ns += later.copies_ns;
@@ -166,7 +179,7 @@ bool events_set(struct meter *meter, CUstream stream)
 	meter->set_on[meter->setters++] = stream;
 	if (meter->spare_count)
 		timed.event = meter->spares[--meter->spare_count];
-	meter->tail = (struct work){0};
+	events_end_tail(meter);
 	const CUcontext context = meter->context;
 
 	events_unlock(meter->card);
@@ -250,6 +263,7 @@ void events_forget(struct meter *meter)
 	while (*link != meter)
 		link = &(*link)->next;
 	*link = meter->next;
+	events_end_tail(meter);
 	events_unlock(meter->card);
 	give_event(meter, meter->reference);
 	for (uint32_t i = 0; i < meter->count; i++)

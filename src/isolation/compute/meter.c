@@ -29,7 +29,7 @@ enum { TELL_LAUNCHES = 8 };
 #define POLL_EVERY_NS 200000u
 
 /* So far the clocks of host and card differ by no more than an event takes. */
-#define ANCHOR_EVERY_NS 2000000u
+#define ANCHOR_EVERY_NS 1000000u
 
 /* Shorter than a thread sleeps at least. */
 #define SPIN_NS 60000u
@@ -44,6 +44,7 @@ void meter_after_fork(void)
 {
 	atomic_store(&is_told, false);
 	events_after_fork();
+	ahead_forget();
 }
 
 bool meter_is_capped(void)
@@ -160,9 +161,11 @@ static void await(struct meter *meter, struct meter_launch *launch)
  */
 static struct meter *begin_use(struct meter_launch *launch)
 {
-	const CUcontext context = scope_context(launch->stream);
 	CUdevice device;
 	int card;
+
+	ahead_give_back();
+	const CUcontext context = scope_context(launch->stream);
 
 	if (!context || capture_has(launch->stream))
 		return NULL;
@@ -228,6 +231,7 @@ static void begin(struct meter *meter, struct meter_launch *launch)
 						  : estimate_wants_sample(meter, launch->what);
 
 	charge_rest(meter, launch->now_ns);
+	ahead_note_launch(meter);
 	put_out(meter, launch, 1);
 	meter->number++;
 	lease_tell(meter, launch->now_ns);
@@ -243,6 +247,8 @@ void meter_before(struct meter_launch *launch, uint64_t what, bool is_copy, CUst
 		tell_neighbours();
 		return;
 	}
+	if (!is_copy && ahead_takes(what, stream))
+		return;
 	*launch = (struct meter_launch){.what = what, .is_copy = is_copy, .stream = stream};
 	launch->meter = begin_use(launch);
 	if (launch->meter) {
@@ -330,7 +336,10 @@ void meter_after(struct meter_launch *launch, CUresult result)
 		add_to_tail(meter, launch, begun);
 		if (events_launches_wait())
 			meter->tail.ended_ns = now_ns;
-		if (is_event_due(meter, launch) && events_set(meter, launch->stream))
+		if (!is_event_due(meter, launch))
+			ahead_pay(meter, launch, EVENT_LAUNCHES - meter->tail.launches,
+				  EVENT_WORK_NS - meter->tail.mean_ns);
+		else if (events_set(meter, launch->stream))
 			set_blank(meter, launch);
 	} else {
 		put_out(meter, launch, -1);
@@ -347,6 +356,7 @@ void meter_before_wait(struct meter_wait *wait, CUstream stream, bool is_for_all
 				    .is_for_all = is_for_all && !is_part};
 	if (!meter_is_capped())
 		return;
+	ahead_give_back();
 	wait->context = wait->stream == METER_NO_STREAM ? NULL : scope_context(stream);
 	const struct meter *meter = events_find(wait->context);
 
@@ -405,6 +415,8 @@ static void wait_for_all(CUcontext context)
 void meter_forget_context(CUcontext context)
 {
 	const uint64_t asked_ns = timer_now_ns();
+
+	ahead_give_back();
 	struct meter *meter = events_find(context);
 
 	if (!meter)

@@ -2,8 +2,8 @@
  * Times driver calls from inside a program, in nanoseconds.
  *
  *	bench init            cuInit alone
- *	bench launch COUNT [THREADS [CARDS]]	cuLaunchKernel, median over batches of 200, and p99;
- *		each thread launches on a stream of its own, on one card or on several in turn
+ *	bench launch COUNT [THREADS [KINDS]]	cuLaunchKernel, median over batches of 200, and p99;
+ *		each thread launches on a stream of its own, one size of grid or several in turn
  *	bench alloc COUNT	cuMemAlloc median and p99, cuMemFree median
  */
 #include "spin.h"
@@ -48,7 +48,7 @@ static uint64_t quantile(uint64_t *values, size_t count, double part)
 
 struct launcher {
 	pthread_t thread;
-	int card;
+	unsigned kinds;
 	uint64_t *times;
 	size_t batches;
 };
@@ -65,22 +65,23 @@ static void *launch_batches(void *argument)
 	CUfunction spin;
 	CUstream stream;
 
-	if (FIND(cuDevicePrimaryCtxRetain)(&context, self->card) ||
-	    FIND(cuCtxSetCurrent)(context) || FIND(cuModuleLoadData)(&module, spin_image) ||
+	if (FIND(cuDevicePrimaryCtxRetain)(&context, 0) || FIND(cuCtxSetCurrent)(context) ||
+	    FIND(cuModuleLoadData)(&module, spin_image) ||
 	    FIND(cuModuleGetFunction)(&spin, module, "spin") || FIND(cuStreamCreate)(&stream, 0))
 		exit(3);
 	for (size_t batch = 0; batch < self->batches; batch++) {
 		const uint64_t begin = now_ns();
 
-		for (int i = 0; i < BATCH; i++)
-			launch(spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+		for (unsigned i = 0; i < BATCH; i++)
+			launch(spin, 1u << i % self->kinds, 1, 1, 1, 1, 1, 0, stream, parameters,
+			       NULL);
 		self->times[batch] = (now_ns() - begin) / BATCH;
 		wait(stream);
 	}
 	return NULL;
 }
 
-static int time_launches(size_t count, size_t threads, int cards)
+static int time_launches(size_t count, size_t threads, unsigned kinds)
 {
 	const size_t batches = count / BATCH;
 	struct launcher launchers[MOST_THREADS];
@@ -90,7 +91,7 @@ static int time_launches(size_t count, size_t threads, int cards)
 		return 3;
 	for (size_t i = 0; i < threads; i++) {
 		launchers[i] = (struct launcher){
-			.card = (int)i % cards, .times = times + i * batches, .batches = batches};
+			.kinds = kinds, .times = times + i * batches, .batches = batches};
 		if (pthread_create(&launchers[i].thread, NULL, launch_batches, &launchers[i]))
 			return 3;
 	}
@@ -151,6 +152,6 @@ int main(int count, char **words)
 	if (!strcmp(words[1], "launch"))
 		return time_launches(strtoull(words[2], NULL, 10),
 				     count > 3 ? strtoull(words[3], NULL, 10) : 1,
-				     count > 4 ? atoi(words[4]) : 1);
+				     count > 4 ? (unsigned)atoi(words[4]) : 1);
 	return time_allocations(strtoull(words[2], NULL, 10));
 }
