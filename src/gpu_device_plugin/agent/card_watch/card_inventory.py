@@ -53,9 +53,8 @@ class CardInventory:
     wall_seconds: Callable[[], float]
     held_numbers: Callable[[], Collection[CardNumber] | None]
     schemes: Schemes
-    held_devices: Callable[
-        [], Collection[str] | None
-    ]  # UUIDs of cards and MIG instances; None: not known
+    held_devices: Callable[[], Collection[str] | None]
+    """UUIDs of cards and MIG instances; None where it is not known."""
     system_memory: MiB
     """What cards without memory of their own are divided into."""
 
@@ -68,8 +67,8 @@ class CardInventory:
         self._inventory: Inventory | None = None
         self._used: dict[str, int | None] = {}
         self._taken_out: Sequence[str] = ()  # entries of the operator's list, as it was read last
+        self._nameless: list[str] = []  # those of them that name no card, as an Event told
         self._without_xids: set[str] = set()
-        self._nameless: list[str] = []  # those of them that name no card, as told
         self.memory_limits: dict[str, Mapping[str, CgroupMemory]] = {}
         """Card -> `Probe.limits`, by its last probe."""
         self.driver_version = ""
@@ -83,13 +82,13 @@ class CardInventory:
         `known` numbers, of grants and the kubelet's checkpoint, win over the file: running
         containers hold units by them.
         """
-        found, bad = await self.memory.load(now_seconds)
-        self._remembered = cards_of(found)
-        if found.health is not None:
-            self._health = restore_health(health_of(found.health), self._health.boot_id)
-        self._instances, self._taken_out = found.instances, found.taken_out
+        record, bad = await self.memory.load(now_seconds)
+        self._remembered = cards_of(record)
+        if record.health is not None:
+            self._health = restore_health(health_of(record.health), self._health.boot_id)
+        self._instances, self._taken_out = record.instances, record.taken_out
         taken = frozenset(known.values())
-        others = {uuid: CardNumber(n) for uuid, n in found.numbers.items() if n not in taken}
+        others = {uuid: CardNumber(n) for uuid, n in record.numbers.items() if n not in taken}
         self._numbers = {**others, **known}
         return bad
 
@@ -126,8 +125,8 @@ class CardInventory:
 
     def used_by_driver(self, slice_id: str) -> Mapping[str, int]:
         """UUID -> bytes of a slice whose memory the driver limits there, as it counts them."""
-        found = {uuid: by.get(slice_id, (NO_LIMIT, 0)) for uuid, by in self.memory_limits.items()}
-        return {uuid: used for uuid, (hard, used) in found.items() if hard < NO_LIMIT}
+        limits = {uuid: by.get(slice_id, (NO_LIMIT, 0)) for uuid, by in self.memory_limits.items()}
+        return {uuid: used for uuid, (hard, used) in limits.items() if hard < NO_LIMIT}
 
     def take_out(self, entries: tuple[str, ...]) -> None:
         """An operator takes out the cards that these entries name, and no others."""
@@ -136,20 +135,20 @@ class CardInventory:
 
     def follow_rules(self) -> None:
         """Take or leave cards where configuration, holders or an operator have changed that."""
-        found = self._inventory
-        if found is not None and (rules := self._rules(found)) != self.rules:
+        latest = self._inventory
+        if latest is not None and (rules := self._rules(latest)) != self.rules:
             self.rules = rules
-            self._health, changes = follow_rules(self._health, found, self.boot_seconds(), rules)
-            self._publish(self._enumerate(found))
+            self._health, changes = follow_rules(self._health, latest, self.boot_seconds(), rules)
+            self._publish(self._enumerate(latest))
             for change in changes:
                 self.recorder.card_changed(change)
 
-    def _named(self, inventory: Inventory) -> frozenset[str]:
+    def _find_taken_out(self, inventory: Inventory) -> frozenset[str]:
         """UUIDs of the cards that the operator's list names; of entries without a card an Event tells."""
         gone = dict.fromkeys((*self._numbers, *(slot.uuid for slot in inventory.unreadable)), -1)
         indexes = gone | {card.uuid: card.index for card in inventory.cards}
-        found = {entry: named_cards(entry, indexes) for entry in self._taken_out}
-        nameless = [entry for entry, cards in found.items() if not cards]
+        by_entry = {entry: named_cards(entry, indexes) for entry in self._taken_out}
+        nameless = [entry for entry, cards in by_entry.items() if not cards]
         if nameless and nameless != self._nameless:
             text = (
                 f"the ConfigMap unhealthy-gpu-{self.node_store.read().node} of kube-system names no "
@@ -158,33 +157,33 @@ class CardInventory:
             )
             self.recorder.node_note("UnknownCard", text)
         self._nameless = nameless
-        return frozenset[str]().union(*found.values())
+        return frozenset[str]().union(*by_entry.values())
 
     def _rules(self, inventory: Inventory) -> HealthRules:
         """With the cards that are in MIG mode, or have left it: each changes sides when no pod holds any of it.
 
         And with those that an operator takes out.
         """
-        known = self.held_devices()
-        held = self._instances.keys() if known is None else known
-        there = {i.uuid: c.uuid for c in inventory.cards for i in c.hardware.instances}
-        self._instances = {**{i: c for i, c in self._instances.items() if i in held}, **there}
+        devices = self.held_devices()
+        held = self._instances.keys() if devices is None else devices
+        shown = {i.uuid: c.uuid for c in inventory.cards for i in c.hardware.instances}
+        self._instances = {**{i: c for i, c in self._instances.items() if i in held}, **shown}
         mode, cut = self.node_store.read().mode, [card for card in inventory.cards if card.is_mig]
-        left = {self._instances[each] for each in held if each in self._instances}
+        former = {self._instances[each] for each in held if each in self._instances}
         return replace(
             self.rules,
             takes_mig=frozenset(r.uuid for r in cut if self.schemes.nvidia.takes_mig(r, mode)),
-            left_mig=frozenset(left - {report.uuid for report in cut}),
-            taken_out=self._named(inventory),
+            left_mig=frozenset(former - {report.uuid for report in cut}),
+            taken_out=self._find_taken_out(inventory),
         )
 
     @property
     def driver_load(self) -> tuple[object, ...]:
         """Differs after each load of the driver, and with other cards."""
-        found = self._inventory
-        if found is None:
+        latest = self._inventory
+        if latest is None:
             return ()
-        return found.driver_version, found.driver_load, frozenset(c.uuid for c in found.cards)
+        return latest.driver_version, latest.driver_load, frozenset(c.uuid for c in latest.cards)
 
     @property
     def every_card(self) -> Sequence[Card] | None:
@@ -228,10 +227,10 @@ class CardInventory:
     def _enumerate(self, inventory: Inventory) -> tuple[Card, ...]:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
-        known = self.node_store.read().cards
-        found = [(unshareable(card, 0, self.rules), card) for card in inventory.cards]
-        served = [report for fault, report in found if fault is None]
-        why = next((f": {fault.text}" for fault, _ in found if fault is not None), "")
+        known = self._known(inventory)
+        faults = [(unshareable(card, 0, self.rules), card) for card in inventory.cards]
+        served = [report for fault, report in faults if fault is None]
+        why = next((f": {fault.text}" for fault, _ in faults if fault is not None), "")
         for report in inventory.cards:
             self._note_left_out(report, known)
             self._note_xids(report)
@@ -249,12 +248,23 @@ class CardInventory:
         # A card that is gone stays in the list, unhealthy, while the kubelet may still count it;
         # one whose instances are offered no more does not, because a card in MIG mode is no device.
         left_out = {report.uuid for report in inventory.cards} - shown
-        kept = [
+        gone = [
             replace(card, index=self._index_of(card, inventory))
             for card in known
             if card.uuid not in shown and not (card.hardware.is_mig and card.uuid in left_out)
         ]
-        return tuple(sorted([*cards, *kept], key=lambda card: card.index))
+        return tuple(sorted([*cards, *gone], key=lambda card: card.index))
+
+    def _known(self, inventory: Inventory) -> Sequence[Card]:
+        """The cards that are served; at first those of the last run that NVML shows and cannot open.
+
+        One whose number pods hold of another card, as the kubelet's checkpoint says, is none of them.
+        """
+        served = self.node_store.read().cards
+        if served or self.has_inventory:
+            return served
+        before = (c for c in self._remembered if self._numbers.get(c.uuid) == c.number)
+        return [card for card in before if self._index_of(card, inventory) >= 0]
 
     def _index_of(self, card: Card, inventory: Inventory) -> CardIndex:
         """NVML's index of a card that it shows and cannot open; -1 of one that is gone, or is no card now."""
@@ -267,11 +277,11 @@ class CardInventory:
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""
-        found = unshareable(report, 0, self.rules)
-        if found is not None and all(card.uuid != report.uuid for card in known):
+        fault = unshareable(report, 0, self.rules)
+        if fault is not None and all(card.uuid != report.uuid for card in known):
             reason = "MigCardSkipped" if report.is_mig else "CardSkipped"
             name = f"card {report.index} ({report.uuid})"
-            self.recorder.node_note(reason, f"{name} is left out: {found.text}")
+            self.recorder.node_note(reason, f"{name} is left out: {fault.text}")
 
     def _note_xids(self, report: CardReport) -> None:
         """Say once of a card that nobody hears of its XIDs."""
@@ -286,8 +296,8 @@ class CardInventory:
         """Those that have a number now; with 36 cards, gone ones included, all may be taken."""
         present = [report.uuid for report in served]
         if not self._numbers.keys() >= set(present):
-            there = [*present, *(card.uuid for card in known)]
-            self._numbers = assign_numbers(self._numbers, there, self.held_numbers())
+            uuids = [*present, *(card.uuid for card in known)]
+            self._numbers = assign_numbers(self._numbers, uuids, self.held_numbers())
         for report in served:
             if report.uuid not in self._numbers:
                 text = f"card {report.index} ({report.uuid}) is left out: no card number is free"
