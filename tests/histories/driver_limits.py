@@ -191,6 +191,7 @@ class DriverLimits:
         cgroup = f"cgroup={container.cgroup}\n"
         if not by or not path.is_file() or not path.read_text().startswith(cgroup):
             path.write_text(cgroup + by)
+            self._machine.date(path)
 
     def _tell_revision(self, slice_id: str) -> None:
         if revision := self._revision(slice_id):

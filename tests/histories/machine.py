@@ -33,6 +33,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a fifth of a history was reading XIDs
 _EPOCH = 1_750_000_000.0  # the wall clock at boot
 _FIRST_PID = 1 << 23  # above every pid that Linux gives out
+_OWN_PID = _FIRST_PID - 1
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs; every history makes a directory of its own
 
 
@@ -84,6 +85,7 @@ class Machine:
 
     def tell(self, text: str) -> None:
         """Add a line to the story."""
+        text = text.replace(str(self.root), "")  # named by chance
         self.story.append(f"{self.loop.now - 100:9.2f}  {text}")
 
     def _flushes(self, path: str) -> None:
@@ -101,7 +103,7 @@ class Machine:
 
     def kill(self, pid: int, _signal: int) -> None:
         """`os.kill`."""
-        if pid == os.getpid():
+        if pid == _OWN_PID:
             process = PROCESS.get()
             assert process is not None
             process.kill()
@@ -133,7 +135,7 @@ class Machine:
             for owner, name, stand_in in self._edge(session):
                 stack.enter_context(mock.patch.object(owner, name, stand_in))
             stack.callback(random.setstate, state)
-            stack.callback(os.environ.pop, VARIABLE, None)
+            stack.enter_context(mock.patch.dict(os.environ, {"POD_NAMESPACE": "", "POD_NAME": ""}))
             stack.callback(structlog.configure, **structlog.get_config())
             structlog.configure(processors=[self._log], cache_logger_on_first_use=False)
             try:
@@ -158,6 +160,7 @@ class Machine:
             (time, "time_ns", lambda: int(self.wall() * 1e9)),
             (secrets, "token_hex", lambda size: f"{random.getrandbits(8 * size):0{2 * size}x}"),
             (os, "kill", self.kill),
+            (os, "getpid", lambda: _OWN_PID),  # a lost write of it is torn by its length
             (gc, "freeze", lambda: None),
             (yaml, "safe_load", lambda text: yaml.load(text, _LOADER)),  # noqa: S506 - a safe one
             (Path, "read_text", read),
@@ -170,7 +173,7 @@ class Machine:
         ]
 
     def _dated(self, name: str) -> Callable[..., None]:
-        """A call that changes a directory, which has then changed at virtual time.
+        """A call that changes a directory, which has then changed at virtual time, as has what it names anew.
 
         Two changes that are seconds apart in the history come within one tick of the kernel's clock.
         """
@@ -178,11 +181,18 @@ class Machine:
 
         def dated(path: Any, *args: Any, **options: Any) -> None:
             call(path, *args, **options)
-            directory = os.path.dirname(path)  # noqa: PTH120 - a text or a path
-            if str(directory).startswith(str(self.root)):
-                os.utime(directory, ns=(int(self.wall() * 1e9),) * 2)
+            changed = [os.path.dirname(path)]  # noqa: PTH120 - a text or a path
+            if name != "unlink":
+                changed.append(path if name == "mknod" else args[0])
+            for each in changed:
+                if str(each).startswith(str(self.root)):
+                    self.date(each)
 
         return dated
+
+    def date(self, path: Any) -> None:
+        """The file was changed now, by the wall clock of the history."""
+        os.utime(path, ns=(int(self.wall() * 1e9),) * 2, follow_symlinks=False)
 
     def _log(self, _logger: Any, level: str, event: MutableMapping[str, Any]) -> str:
         process = PROCESS.get()

@@ -47,14 +47,10 @@ def disagreements(node: Node) -> Iterator[str]:
     known = grants(node)
     # What a slice has grown into comes back once the driver is known to hold its container to less.
     living = {life.pod.uid for life in node.pods.living()}
-    held = (g for g in known if g.pod.uid in living and not node.limits.may_shrink(g))
-    kept = [g.resized.extra for g in held if g.resized]
-    offered = tuple(
-        node.kubelet.allocatable(resource) + sum(len(extra.get(resource, ())) for extra in kept)
-        for resource in _RESOURCES
-    )
+    held = [g for g in known if g.pod.uid in living and not node.limits.may_shrink(g)]
+    offered = tuple(map(node.kubelet.allocatable, _RESOURCES))
     modes = possible_modes(node)
-    if offered not in _possible_offers(node, modes):
+    if offered not in _possible_offers(node, modes, held):
         cards = [card for card in node.driver.cards if card.is_well]
         yield f"{offered} units are offered, of {len(cards)} well cards in mode {' or '.join(modes)}"
     yield from _untold_refusals(node)
@@ -91,10 +87,13 @@ def may_be_given_twice(node: Node) -> bool:
 # -- what is offered
 
 
-def _possible_offers(node: Node, modes: list[str]) -> set[_Amounts]:
+def _possible_offers(node: Node, modes: list[str], grown: list[Grant]) -> set[_Amounts]:
     found = set()
     for mode, unit in product(modes, _possible_units(node)):
-        by_card = [_of_card(node, card, mode, unit) for card in node.driver.cards]
+        by_card = [
+            {_less(offer, _kept(card, grown)) for offer in _of_card(node, card, mode, unit)}
+            for card in node.driver.cards
+        ]
         found |= {tuple(map(sum, zip(*each, strict=True))) for each in product(*by_card)}
     return found
 
@@ -113,6 +112,19 @@ def _of_card(node: Node, card: SimulatedCard, mode: str, unit: MemoryUnit) -> se
         found |= {(0, 0, 0, amount, 0) for amount in range(_MOST_HELD)}
         found |= {(0, 0, 0, 0, amount) for amount in range(_MOST_HELD)}
     return found
+
+
+def _kept(card: SimulatedCard, grown: list[Grant]) -> _Amounts:
+    """What slices have of a card beyond their requests."""
+    extra = [
+        (g.resized.extra, len(g.devices)) for g in grown if g.resized and card.uuid in g.devices
+    ]
+    return tuple(sum(len(ids.get(r, ())) // of for ids, of in extra) for r in _RESOURCES)
+
+
+def _less(offer: _Amounts, kept: _Amounts) -> _Amounts:
+    """Nothing of a card that is out, whatever slices have of it."""
+    return tuple(max(0, amount - of) for amount, of in zip(offer, kept, strict=True))
 
 
 def noted_grants(node: Node) -> list[Grant]:

@@ -4,6 +4,7 @@ Histories that once failed stand here by name, as short as they could be made. `
 thousands of new ones.
 """
 
+import os
 import shutil
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ import pytest
 from tests.histories import refusals
 from tests.histories import steps as actions
 from tests.histories.driver_limits import DriverLimits
-from tests.histories.history import play, shortened
+from tests.histories.history import Outcome, play, shortened
 from tests.histories.making import made
 from tests.histories.node import Node
 from tests.histories.steps import Step
@@ -58,11 +59,17 @@ def test_limits_of_the_driver_are_kept_and_the_seconds_without_them_counted() ->
     assert 0 < outcome.uncapped_seconds < 150
 
 
-def test_a_seed_tells_one_story() -> None:
-    """What fails can be played again."""
-    steps = made(3)
+def test_a_seed_tells_one_story_to_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails can be played again: a second later, by another pid, in a pod of another name."""
 
-    assert _without_root(play(steps, 3).story) == _without_root(play(steps, 3).story)
+    def told() -> list[Outcome]:
+        return [play(made(seed), seed) for seed in (2, 140, 181)]
+
+    before = told()
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    monkeypatch.setenv("POD_NAME", "another")
+
+    assert told() == before
 
 
 _FOUND: dict[str, tuple[int, tuple[Step, ...]]] = {
@@ -612,8 +619,3 @@ def test_a_failing_history_is_made_as_short_as_it_can_be() -> None:
         return {3, 17} <= {step.what["pod"] for step in shorter}
 
     assert [step.what["pod"] for step in shortened(steps, is_bad)] == [3, 17]
-
-
-def _without_root(story: Sequence[str]) -> list[str]:
-    """Each history has a directory of its own, with a name that nobody knows before."""
-    return [line.partition("/dev/shm")[0] for line in story]  # noqa: S108

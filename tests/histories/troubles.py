@@ -355,7 +355,7 @@ def configure(node: Node, name: str) -> None:
         return
     path = node.machine.root / "nvidia.yaml"
     path.write_text(CONFIGURATIONS[name], "utf-8")
-    os.utime(path, ns=(int(node.machine.wall() * 1e9),) * 2)
+    node.machine.date(path)
     if name != "bad":
         node.past.configurations.append(name)
 

@@ -47,8 +47,7 @@ def grants(node: "Node") -> tuple[Grant, ...]:
         StateError: It cannot be read.
     """
     pair = (node.file(KIND), node.file(f"{KIND}.other"))
-    found = tuple(path.stat() if path.exists() else None for path in pair)
-    mark = tuple(f and (f.st_ino, f.st_mtime_ns, f.st_size) for f in found)
+    mark = tuple(path.read_bytes() for path in pair if path.exists())
     if node.past.read_grants[0] != mark:
         ledger = GrantStore(pair[0].parent, "", schemes=node.schemes).read()
         node.past.read_grants = (mark, tuple(ledger.grants.values()))
@@ -58,7 +57,7 @@ def grants(node: "Node") -> tuple[Grant, ...]:
 def numbers(node: "Node") -> Mapping[str, int]:
     """UUID -> number of the card, as the agent remembers them."""
     path = node.file("cards")
-    mark = tuple(p.stat().st_mtime_ns for p in (path, path.with_name("cards.other")) if p.exists())
+    mark = tuple(p.read_bytes() for p in (path, path.with_name("cards.other")) if p.exists())
     if node.past.read_numbers[0] != mark:
         try:
             sealed = SealedFile(path, "cards", 1).read()
