@@ -49,7 +49,7 @@ async def there_after(wiring: Wiring, *snapshots: Witnesses) -> tuple[bool, bool
     """Whether slice and library version are still there after passes 40 s apart."""
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
     for number, snapshot in enumerate(snapshots):
-        keeper.judge(snapshot, frozenset(), 40.0 * number)
+        keeper.find_removable(snapshot, frozenset(), 40.0 * number)
         await keeper.repair_and_remove()
     settings = wiring.settings
     is_slice = (Path(settings.run_dir) / "slices" / SLICE / "config" / "limits").is_file()
@@ -78,17 +78,17 @@ async def test_without_a_checkpoint_nothing_is_removed(wiring: Wiring) -> None:
 async def test_files_that_nobody_names_are_in_doubt_from_the_first_pass_on(wiring: Wiring) -> None:
     """Also while the kubelet has not settled: a node is not given up beside such files."""
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
-    keeper.judge(replace(NOBODY, is_settled=False), frozenset(), 0.0)
+    keeper.find_removable(replace(NOBODY, is_settled=False), frozenset(), 0.0)
     assert not keeper.is_idle
     for now in (60.0, 100.0):
-        keeper.judge(NOBODY, frozenset(), now)
+        keeper.find_removable(NOBODY, frozenset(), now)
     await keeper.repair_and_remove()
     assert keeper.is_idle
 
 
 async def test_files_of_a_grant_that_ended_in_this_pass_go_at_once(wiring: Wiring) -> None:
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
-    keeper.judge(NOBODY, frozenset({SLICE}), 0.0)
+    keeper.find_removable(NOBODY, frozenset({SLICE}), 0.0)
     await keeper.repair_and_remove()
     assert SLICE not in wiring.setup.files.present()
 
@@ -100,13 +100,13 @@ async def test_what_overlapping_passes_have_found_is_removed_by_one_of_them(wiri
         FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder),
     )
     files.make(SliceSpec("other", "limits", ("GPU-a",)))
-    keeper.judge(NOBODY, frozenset({SLICE, "other"}), 0.0)
+    keeper.find_removable(NOBODY, frozenset({SLICE, "other"}), 0.0)
     first = asyncio.create_task(keeper.repair_and_remove())
     await asyncio.sleep(0)
     assert len(files.present()) == 1  # it is in the middle
 
     files.make(SliceSpec("late", "limits", ("GPU-a",)))
-    keeper.judge(NOBODY, frozenset({"late"}), 1.0)
+    keeper.find_removable(NOBODY, frozenset({"late"}), 1.0)
     await first
     assert (keeper.is_idle, files.present()) == (False, frozenset({"late"}))
     await keeper.repair_and_remove()
@@ -115,8 +115,8 @@ async def test_what_overlapping_passes_have_found_is_removed_by_one_of_them(wiri
 
 async def test_files_that_are_granted_after_they_were_judged_stay(wiring: Wiring) -> None:
     keeper = FileKeeper(wiring.ledger_store, wiring.setup, wiring.recorder)
-    keeper.judge(NOBODY, frozenset(), 0.0)
-    keeper.judge(NOBODY, frozenset(), 40.0)
+    keeper.find_removable(NOBODY, frozenset(), 0.0)
+    keeper.find_removable(NOBODY, frozenset(), 40.0)
     await wiring.ledger_store.hold(GRANT)
     await keeper.repair_and_remove()
     assert SLICE in wiring.setup.files.present()

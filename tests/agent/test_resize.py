@@ -1,7 +1,9 @@
 """The promise: a running slice grows and shrinks as its pod's annotation asks, as far as there is room and leave."""
 
 import json
+from collections.abc import Iterator
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,12 @@ def figures(page: str, part: str) -> list[float]:
     return sorted(float(line.split()[-1]) for line in page.splitlines() if part in line)
 
 
+def counted(rig: Rig, pod: str) -> Any:
+    """What the node's annotation says that the pod has of each card: what schedulers count."""
+    held = json.loads(rig.annotations().get("gpu-device-plugin/holdings", "{}"))
+    return list(held.get("pods", {}).get(rig.uid(pod), {}).get("slices", {}).values())
+
+
 async def shrunk_in_use(rig: Rig, boxes: Boxes) -> Program:
     """A program that uses what its slice had grown into, and is to give up: allocation 1 of pod a."""
     await allow(rig)
@@ -101,6 +109,7 @@ async def test_a_running_program_grows_and_shrinks(boxes: Boxes) -> None:
         assert program(f"alloc 1 {4000 * MIB}") == [0]
         assert "core_percent=60" in limits(rig, "a")
         await rig.until_offered({**FOUR_CARDS, MEM: 60 - 6, CORE: 400 - 30})
+        await until(lambda: counted(rig, "a") == [[8, 60]], SECONDS, lambda: counted(rig, "a"))
         await until(lambda: rig.events("Resized"), SECONDS)
         now = "container main-0 has 8 units of 1024 MiB and 60 % compute now"
         assert rig.events("Resized")[0]["message"] == now
@@ -171,7 +180,7 @@ async def test_nothing_grows_that_the_operator_has_not_allowed() -> None:
         await ask(rig, "a", "main-0=mem:5")
         answer = await until_told(rig, "a", state="refused", mem=4)
         assert "its namespace is allowed nothing" in answer["text"]
-        assert "1 units of 1024 MiB beyond its request" in answer["text"]
+        assert "1 unit of 1024 MiB beyond its request" in answer["text"]
         await ask(rig, "a", "main-0=mem:1,core:5")
         await until_told(rig, "a", state="done", mem=1, core=5)
         assert rig.allocatable() == FOUR_CARDS
@@ -181,7 +190,7 @@ async def test_nothing_grows_that_the_operator_has_not_allowed() -> None:
         await until_told(rig, "a", state="done", mem=4, core=30)
 
 
-async def test_what_was_refused_may_be_asked_again_once_it_was_taken_back() -> None:
+async def test_what_was_refused_may_be_asked_again_in_another_text() -> None:
     """As kubectl gpu resize does: meanwhile the operator may have allowed it."""
     async with running_rig() as rig:
         await rig.admit("a", slice_of(4, 30))
@@ -189,15 +198,16 @@ async def test_what_was_refused_may_be_asked_again_once_it_was_taken_back() -> N
         await until_told(rig, "a", state="refused")
         await allow(rig)
         # The agent asks for a namespace once in ten seconds.
-        await until(partial(_asked_again, rig, "main-0=mem:5"), 4 * SECONDS)
+        texts = cycle(["main-0=mem:05", "main-0=mem:5"])
+        await until(partial(_asked_again, rig, texts), 4 * SECONDS)
 
         assert told(rig, "a")["mem"] == 5
 
 
-async def _asked_again(rig: Rig, text: str) -> bool:
-    await ask(rig, "a", "")
+async def _asked_again(rig: Rig, texts: Iterator[str]) -> bool:
+    text = next(texts)
     await ask(rig, "a", text)
-    await until(lambda: told(rig, "a").get("state") in ("done", "refused"), SECONDS)
+    await until(lambda: f'"asked":"{text}"' in told_text(rig, "a"), SECONDS)
     return bool(told(rig, "a")["state"] == "done")
 
 
@@ -363,15 +373,50 @@ async def test_what_can_never_be_is_refused_in_words(text: str, words: str) -> N
     [
         ({"mode": "share"}, "nothing limits its slice"),
         ({"isolation": "off"}, "nothing limits its slice"),
+        ({"honor_cgpu_disable": True}, "nothing limits its slice"),
     ],
 )
 async def test_a_slice_without_limits_keeps_its_size(settings: dict[str, Any], words: str) -> None:
     """Nothing would hold it to another one."""
     async with running_rig(**settings) as rig:
-        await rig.admit("a", slice_of(2, 0 if "mode" in settings else 30))
+        asked = slice_of(2, 0 if "mode" in settings else 30)
+        await rig.admit("a", asked, env={"CGPU_DISABLE": "true"})
         await ask(rig, "a", "main-0=mem:1")
 
         assert words in (await until_told(rig, "a", state="refused"))["text"]
+
+
+async def test_a_container_with_a_library_of_before_keeps_its_size() -> None:
+    """It reads its limits once."""
+    async with running_rig() as rig:
+        await rig.admit("a", slice_of(2, 30))
+        library = rig.library / rig.grant("a").library_version / "libgpuslice.so"
+        library.write_bytes(library.read_bytes().replace(b"bad revision", b"bad decision"))
+        await ask(rig, "a", "main-0=mem:1")
+
+        assert "reads its limits once" in (await until_told(rig, "a", state="refused"))["text"]
+
+
+def _is_refused(rig: Rig, words: str) -> bool:
+    return words in told(rig, "a").get("text", "") and told(rig, "a")["state"] == "refused"
+
+
+async def test_a_slice_over_two_cards_grows_evenly() -> None:
+    """Or not at all; and its mode divides no compute."""
+    async with running_rig(mode="cgpu") as rig:
+        await allow(rig)
+        await rig.admit("a", slice_of(8), labels={"aliyun.com/gpu-count": "2"})
+        await ask(rig, "a", "main-0=mem:10")
+        await until_told(rig, "a", state="done", mem=10)
+        for text, words in (
+            ("main-0=mem:11", "ask a multiple of 2 units of 1024 MiB"),
+            ("main-0=core:50", "this mode does not divide compute"),
+        ):
+            await ask(rig, "a", text)
+            await until(partial(_is_refused, rig, words), SECONDS)
+
+        assert limits(rig, "a").count(f"memory_bytes={5386 * MIB}") == 2
+        await rig.until_offered({MEM: 60 - 2, CORE: 0, COUNT: 4})
 
 
 async def test_without_an_answer_on_the_namespace_nothing_grows_and_nothing_is_lost() -> None:

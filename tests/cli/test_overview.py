@@ -465,6 +465,21 @@ async def test_why_of_a_pod_that_runs_says_what_it_holds(cluster: Cluster) -> No
     assert "node    " not in found.output
 
 
+async def test_why_of_a_resized_pod_names_its_container_and_what_it_has_now(
+    cluster: Cluster,
+) -> None:
+    """Its annotations of an allocation go on saying what it asks for."""
+    value = ready(node("gpu-a", 3), {"ack.node.gpu.schedule": "core_mem"})
+    uid = cluster.server.objects["/api/v1/namespaces/ns/pods/cuda-sample"]["metadata"]["uid"]
+    grown = Holding({"GPU-gpu-a-0": UnitsAndPercent(Units(8), 60)})
+    notes = value["metadata"]["annotations"]
+    notes["gpu-device-plugin/holdings"] = holdings_annotation({uid: grown})
+    await cluster.server.put("/api/v1/nodes/gpu-a", value)
+    found = await cluster.run("why", "ns/cuda-sample")
+
+    assert "holds   container a: 8618 MiB of card 0, 60 % of its compute" in found.output
+
+
 async def test_why_knows_a_pod_that_is_gone_by_its_events(cluster: Cluster) -> None:
     """Without any it is unknown: exit code 3."""
     await cluster.say("gone", "UnexpectedAdmissionError", "no room", "kubelet")

@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 from click.testing import Result
 from tests.cli.test_overview import Cluster, cluster
+from tools.harness.api_server import ApiRequest
 from tools.harness.objects import path, pod
 from tools.harness.waiting import until
 
-from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE, RESIZED
+from gpu_device_plugin.domain.fractions.pod_annotations import MOST_ASKED, RESIZE, RESIZED
+from gpu_device_plugin.domain.fractions.request_rules import MOST_CONTAINERS
 from gpu_device_plugin.domain.fractions.resize import (
     ContainerAnswer,
     ResizeAnswer,
     ResizeState,
     resized_annotation,
 )
-from gpu_device_plugin.errors import ClusterError, ConfigError, NotKnownError
+from gpu_device_plugin.errors import ClusterError, ConfigError, NotKnownError, RequestError
 
 __all__ = ["cluster"]
 
@@ -96,7 +98,7 @@ async def test_a_resize_that_waits_is_told_at_once(cluster: Cluster) -> None:
 async def test_a_refused_resize_fails_with_its_reason_and_can_be_asked_again(
     cluster: Cluster,
 ) -> None:
-    """Its annotation goes first: the same words alone would change nothing. The old answer is none."""
+    """In another text: the same would change nothing. What was answered before is no answer to it."""
     await running(cluster)
     refused = (ResizeState.REFUSED, "its namespace is allowed nothing")
     with pytest.raises(ClusterError, match=refused[1]):
@@ -104,18 +106,51 @@ async def test_a_refused_resize_fails_with_its_reason_and_can_be_asked_again(
             resize(cluster, "--mem", "9", "--wait"), answered(cluster, "a=mem:9", refused)
         )
     done, _ = await asyncio.gather(
-        resize(cluster, "--mem", "9", "--wait"), asked_anew(cluster, "a=mem:9")
+        resize(cluster, "--mem", "9", "--wait"),
+        answered(cluster, "a=mem:09", (ResizeState.DONE, "")),
     )
     assert done.exit_code == 0
-    patches = [each for each in cluster.server.requests if each.method == "PATCH"]
-    asked = [each.body["metadata"]["annotations"][RESIZE] for each in patches]
-    assert asked == ["a=mem:9", None, "a=mem:9"]
 
 
-async def asked_anew(cluster: Cluster, asked: str) -> None:
-    """The agent does it once the pod has asked again."""
-    await until(lambda: sum(each.method == "PATCH" for each in cluster.server.requests) > 2, 10)
-    await answered(cluster, asked, (ResizeState.DONE, ""))
+def others_write(cluster: Cluster, times: int) -> None:
+    """So many of the CLI's writes come just after another's, of another container."""
+    where, left = path(pod("book")), list(range(1, times + 1))
+
+    def fault(asked: ApiRequest) -> None:
+        if asked.method == "PATCH" and left:
+            theirs = {"metadata": {"annotations": {RESIZE: f"side=mem:{left.pop(0)}"}}}
+            cluster.server.patch(where, theirs)
+
+    cluster.server.fault = fault
+
+
+async def test_what_somebody_asks_at_the_same_moment_is_kept(cluster: Cluster) -> None:
+    await running(cluster)
+    others_write(cluster, 2)
+    done, _ = await asyncio.gather(
+        resize(cluster, "--mem", "4", "--wait"),
+        answered(cluster, "side=mem:2;a=mem:4", (ResizeState.DONE, "")),
+    )
+
+    assert done.exit_code == 0
+
+
+async def test_what_would_be_too_long_for_the_agent_is_not_written(cluster: Cluster) -> None:
+    asked = ";".join(f"{'x' * 23}{n:02}=mem:1" for n in range(MOST_CONTAINERS))
+    await running(cluster, annotations={RESIZE: asked})
+    with pytest.raises(RequestError, match=f"at most {MOST_ASKED} are read"):
+        await resize(cluster, "--mem", "4")
+
+    assert not cluster.server.seen("PATCH")
+
+
+async def test_it_gives_up_where_others_always_come_first(cluster: Cluster) -> None:
+    await running(cluster)
+    others_write(cluster, 100)
+    with pytest.raises(ClusterError, match="pod ns/book is changed again and again"):
+        await resize(cluster, "--mem", "4")
+
+    assert len(cluster.server.seen("PATCH")) < 10
 
 
 async def test_what_another_container_asks_meanwhile_ends_no_waiting(cluster: Cluster) -> None:
@@ -145,8 +180,12 @@ async def changed(cluster: Cluster) -> None:
     cluster.server.patch(path(pod("book")), other)
 
 
-async def test_an_agent_that_is_away_is_named(cluster: Cluster) -> None:
-    await running(cluster)
+@pytest.mark.parametrize("asked", ["", "a=mem:4", "a=mem:5"])
+async def test_an_agent_that_is_away_is_named(cluster: Cluster, asked: str) -> None:
+    """Also where it has answered the same words before, whatever was asked since."""
+    has = {"a": ContainerAnswer(4, 30, ResizeState.DONE)}
+    told = resized_annotation(ResizeAnswer("a=mem:4", 1024, has))
+    await running(cluster, annotations={RESIZE: asked, RESIZED: told} if asked else None)
     silent = await resize(cluster, "--mem", "4")
 
     assert "the agent of node gpu-a has not answered yet" in silent.output

@@ -40,7 +40,7 @@ async def test_a_pod_goes_only_where_one_card_fits_though_the_sum_fits_elsewhere
 
     assert answer["NodeNames"] == ["n2"]
     assert answer["FailedNodes"] == {
-        "n1": "node(s) didn't have enough device resources to allocate: the emptiest card has 5 units and 50 % left"
+        "n1": "node(s) didn't have enough device resources to allocate: the emptiest card has 5 units and 50 percent left"
     }
 
 
@@ -121,7 +121,9 @@ async def test_the_reason_has_the_figures_of_the_card_that_has_most_left(tmp_pat
         shared = await found.filter(pod("other", 8), "shared")
 
     text = "node(s) didn't have enough device resources to allocate: the emptiest card has"
-    assert divided["FailedNodes"] == dict.fromkeys(("n1", "n2"), f"{text} 5 units and 50 % left")
+    assert divided["FailedNodes"] == dict.fromkeys(
+        ("n1", "n2"), f"{text} 5 units and 50 percent left"
+    )
     assert shared["FailedNodes"] == {"shared": f"{text} 6 units left"}
 
 
@@ -143,13 +145,13 @@ async def test_the_emptiest_card_is_that_of_the_largest_free_part_and_of_too_man
 
     text = "node(s) didn't have enough device resources to allocate"
     assert set(two["FailedNodes"].values()) == {
-        f"{text}: the emptiest card has 5 units and 60 % left"
+        f"{text}: the emptiest card has 5 units and 60 percent left"
     }
     said = [
         set((each.get("FailedAndUnresolvableNodes") or each["FailedNodes"]).values())
         for each in (many, fewer)
     ]
-    assert said == [{text}, {f"{text}: the emptiest card has 15 units and 100 % left"}]
+    assert said == [{text}, {f"{text}: the emptiest card has 15 units and 100 percent left"}]
 
 
 async def test_the_first_of_equal_nodes_has_most_points_and_the_worst_has_none(

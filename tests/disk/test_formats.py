@@ -27,7 +27,7 @@ from gpu_device_plugin.disk.state_file import (
 from gpu_device_plugin.domain.cards.health_values import CardHealth, Fault, Health, Recovery
 from gpu_device_plugin.domain.cards.memory_unit import Units
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
-from gpu_device_plugin.domain.fractions.fraction import fraction_of, with_amounts
+from gpu_device_plugin.domain.fractions.fraction import fraction_of, to_record, with_amounts
 from gpu_device_plugin.domain.fractions.resize import sizes_of
 from gpu_device_plugin.domain.fractions.units import Resource, unit_ids
 from gpu_device_plugin.domain.grants.grant import Grant, Resized, UnitsAndPercent
@@ -113,7 +113,7 @@ GRANTS = st.builds(
     is_checked=st.booleans(),
     library_version=st.text(),
     created_seconds=st.floats(0, 1e12),
-).map(lambda made: AliyunScheme().restore(made, AliyunScheme().own_record(made)))
+).map(lambda made: AliyunScheme().restore(made, to_record(made)))
 
 
 def laid_out(state: Path) -> Path:

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ from gpu_device_plugin.domain.fractions.resize import (
 from gpu_device_plugin.domain.fractions.units import cards_of, unit_ids
 from gpu_device_plugin.domain.grants.grant import Demand, UnitsAndPercent
 from gpu_device_plugin.domain.grants.ledger import Ledger
+from gpu_device_plugin.domain.grants.node_annotations import MOST_AMOUNT
 from gpu_device_plugin.domain.node.modes import NodeMode
 from gpu_device_plugin.domain.node.pods import PodRef
 from gpu_device_plugin.domain.node.state import DeviceGroup, NodeState, Pool
@@ -229,7 +231,7 @@ def test_each_answer_names_the_unit_of_memory(asked: AskedSize) -> None:
     kept = kept_text(of, SliceSizes(size(4), size(8), size(2)), Units(6))
     assert "uses 6 units of 128 MiB" in kept
     for text in (str(caught.value), kept):
-        assert text.count("units of 128 MiB") == len(re.findall(r"\bunits?\b", text))
+        assert len(re.findall(r"\bunits? of 128 MiB", text)) == len(re.findall(r"\bunits?\b", text))
 
 
 def test_growing_is_one_step() -> None:
@@ -303,6 +305,26 @@ def test_an_answer_is_read_as_it_was_written(
     answer = ResizeAnswer(asked, 128, containers, text)
 
     assert parse_resized(resized_annotation(answer)) == answer
+
+
+def test_the_longest_answer_can_be_read() -> None:
+    """Its texts and times are left out where it would be too long."""
+    names = [f"{n:02}".rjust(25, "x") for n in range(MOST_CONTAINERS)]
+    asked = resize_text({name: AskedSize(Units(1)) for name in names})
+    long = ContainerAnswer(MOST_AMOUNT, 100, ResizeState.REFUSED, "s" * 32, "t" * 1000)
+    answer = ResizeAnswer(asked, MOST_AMOUNT, dict.fromkeys(names, long))
+    read = parse_resized(resized_annotation(answer))
+
+    assert MOST_ASKED - len(asked) < MOST_CONTAINERS
+    assert read == replace_texts(answer)
+
+
+def replace_texts(answer: ResizeAnswer) -> ResizeAnswer:
+    """The answer without the texts and times of its containers."""
+    short = {
+        name: ContainerAnswer(of.mem, of.core, of.state) for name, of in answer.containers.items()
+    }
+    return msgspec.structs.replace(answer, containers=short)
 
 
 @pytest.mark.parametrize(

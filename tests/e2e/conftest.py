@@ -18,6 +18,8 @@ from tools.harness.cluster.layout import Layout
 from tools.harness.cluster.pods import FOUR_CARDS, slice_of
 from tools.harness.cluster.waiting import wait_for
 
+from gpu_device_plugin.domain.fractions.pod_annotations import GROWTH
+
 STATE = Path("/run/gpu-device-plugin-e2e")
 RESULTS = Path("build/e2e")
 Start = Callable[..., Tenant]
@@ -136,3 +138,11 @@ def start(cluster: Cluster, isolating: Agent) -> Start:
         return start_tenant(cluster, tenant_pod(name, slice_of(memory, core), **more))
 
     return started
+
+
+@pytest.fixture
+def growth_allowed(cluster: Cluster) -> Iterator[None]:
+    """The operator lets pods of the namespace grow."""
+    cluster.kubectl("annotate", "namespace", "default", "--overwrite", f"{GROWTH}=mem:8,core:100")
+    yield
+    cluster.kubectl("annotate", "namespace", "default", f"{GROWTH}-")

@@ -15,15 +15,18 @@ from typing import Any
 import pytest
 from tests.e2e.claims import claims_installed, devices, set_allocation_api
 from tests.e2e.conftest import STATE, at_work
+from tests.e2e.kubectl_gpu import kubectl_gpu
 from tests.e2e.tenants import (
     MIB,
     OUT_OF_MEMORY,
+    SERVE,
     SLICE_MIB,
     Tenant,
     cuda_images,
     start_tenant,
     tenant_pod,
 )
+from tests.e2e.test_resize import EIGHT_UNITS, answer, wait_for_units
 from tests.isolation.test_limit_hook import cgroup_tree
 from tests.told import compile_program
 from tools.harness.cluster.agent import PROGRAM, Agent, AgentDirectories
@@ -34,6 +37,8 @@ from tools.harness.cluster.processes import Program
 from tools.harness.cluster.waiting import wait_for
 
 from gpu_device_plugin.disk.native_library import native_library
+from gpu_device_plugin.domain.fractions.pod_annotations import RESIZE
+from gpu_device_plugin.domain.fractions.resize import sizes_of
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.node.memory_enforcer import MemoryEnforcer
 from gpu_device_plugin.simulation.driver_library import set_fields
@@ -78,9 +83,9 @@ class Limited:
         (grant,) = (each for each in self.agent.grants() if each.pod.name == name)
         return grant
 
-    def mark(self, name: str) -> str:
+    def mark(self, name: str, file: str = "driver-limit") -> str:
         """What the hook left for the pod's slice."""
-        path = self.agent.directories.run / "slices" / self.grant(name).slice_id / "driver-limit"
+        path = self.agent.directories.run / "slices" / self.grant(name).slice_id / file
         return path.read_text() if path.is_file() else ""
 
 
@@ -158,6 +163,8 @@ def limited(cluster: Cluster, limited_node: Limited) -> Iterator[Limited]:
     """That node, empty; whatever a test leaves is removed."""
     for _ in at_work(cluster, limited_node.agent):
         yield limited_node
+        if not limited_node.keeper.running():
+            limited_node.keeper.start()
 
 
 def start(cluster: Cluster, name: str, **spec: Any) -> Tenant:
@@ -226,10 +233,73 @@ def test_a_claim_is_held_by_the_driver_as_well(cluster: Cluster, limited: Limite
             tenant = start(cluster, "claimed")
             assert limited.grant("claimed").holder.claim
             check_held(tenant)
+            cluster.kubectl("annotate", "pod", "claimed", f"{RESIZE}=main=mem:4")
+            wait_for("it keeps its size", lambda: "claims, whole" in answer(cluster, "claimed"))
             cluster.kubectl("delete", "pod", "claimed", "--wait=true", "--grace-period=1")
             wait_for("no claim is left", lambda: not cluster.every("resourceclaim"), 60)
     finally:
         cluster.kubectl("label", "node", NODE, "gpu-device-plugin/allocation-api-")
+
+
+def static(cluster: Cluster, name: str) -> Tenant:
+    """A tenant whose program has no library preloaded, as a static one."""
+    script = SERVE.replace("client <", "without-preload /bin/client <")
+    tenant = start(cluster, name, script=script)
+    tenant.open()
+    return tenant
+
+
+def drivers_limit_mib(tenant: Tenant) -> int:
+    """As the driver tells a program without the library."""
+    return tenant.told("info")[2] // MIB
+
+
+@pytest.mark.usefixtures("growth_allowed")
+def test_a_slice_grows_for_the_driver_once_the_keeper_has_set_it(
+    cluster: Cluster, limited: Limited
+) -> None:
+    """After the ledger and the node's list; the program needs no restart and no library."""
+    tenant = static(cluster, "grown")
+    limited.keeper.stop()
+    told = kubectl_gpu(cluster, "resize", "grown", "--mem", "8")
+    wait_for_units(cluster, 54)
+
+    assert "NVIDIA's driver: no limit keeper answers" in told
+    assert sizes_of(limited.grant("grown")).booked.units == 8
+    assert drivers_limit_mib(tenant) == SLICE_MIB
+    assert tenant.told(f"alloc 1 {4000 * MIB}") == [OUT_OF_MEMORY]
+    limited.keeper.start()
+    kubectl_gpu(cluster, "resize", "grown", "--mem", "8", "--wait")
+    assert limited.mark("grown", "driver-revision") == "1\n"
+    assert drivers_limit_mib(tenant) == EIGHT_UNITS
+    assert tenant.told(f"alloc 1 {4000 * MIB}") == [0]
+
+
+@pytest.mark.usefixtures("growth_allowed")
+@pytest.mark.parametrize("accounting", [0, 1], ids=["misc", "dmem"])
+def test_a_slice_shrinks_for_the_driver_under_use_and_over_a_restart_of_the_agent(
+    cluster: Cluster, limited: Limited, accounting: int
+) -> None:
+    """Its file first; nothing is given back before the driver's limit holds, which misc refuses below the use."""
+    set_accounting(limited, accounting)
+    tenant = static(cluster, "shrunk")
+    kubectl_gpu(cluster, "resize", "shrunk", "--mem", "8", "--wait")
+    assert tenant.told(f"alloc 1 {4000 * MIB}") == [0]
+    told = kubectl_gpu(cluster, "resize", "shrunk", "--mem", "2")
+    is_refused = accounting == 0
+
+    assert "it uses more; the driver's limit" in told
+    assert drivers_limit_mib(tenant) == (EIGHT_UNITS if is_refused else SLICE_MIB)
+    assert tenant.told(f"alloc 2 {MIB}") == [0 if is_refused else OUT_OF_MEMORY]
+    assert tenant.once("init", "total")[1] == [0, SLICE_MIB * MIB]  # with the library
+    limited.agent.kill()
+    limited.agent.start()
+    wait_for_units(cluster, 54)
+    assert tenant.told("free 1") == [0]
+    kubectl_gpu(cluster, "resize", "shrunk", "--mem", "2", "--wait")
+    assert limited.mark("shrunk", "driver-revision") == "2\n"
+    assert drivers_limit_mib(tenant) == SLICE_MIB
+    wait_for_units(cluster, 60)
 
 
 @pytest.mark.parametrize("order", [("theirs", "ours"), ("ours", "theirs")])

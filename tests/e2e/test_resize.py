@@ -1,7 +1,6 @@
 """A slice is resized on a real cluster while its program runs, as docs/tasks/resize.md tells it."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from tests.e2e.conftest import Start
@@ -16,14 +15,7 @@ from gpu_device_plugin.domain.fractions.pod_annotations import GROWTH, RESIZE, R
 
 EIGHT_UNITS = 8618  # MiB of 15 units of a 16160 MiB V100
 MEM = "aliyun.com/gpu-mem"
-
-
-@pytest.fixture(autouse=True)
-def allowed(cluster: Cluster) -> Iterator[None]:
-    """The operator lets pods of the namespace grow."""
-    cluster.kubectl("annotate", "namespace", "default", "--overwrite", f"{GROWTH}=mem:8,core:100")
-    yield
-    cluster.kubectl("annotate", "namespace", "default", f"{GROWTH}-")
+pytestmark = pytest.mark.usefixtures("growth_allowed")
 
 
 def wait_for_units(cluster: Cluster, units: int) -> None:

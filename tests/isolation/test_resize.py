@@ -3,14 +3,17 @@
 import resource
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from tests.isolation.conftest import MakeBox
 from tests.isolation.region import Region
 from tools.harness.isolation.box import MIB, OUT_OF_MEMORY, Box
-from tools.harness.isolation.shares import POINTS, alone, ready, work
+from tools.harness.isolation.shares import BESIDE_POINTS, POINTS, alone, ready, tenant, work
 
-SMALL, LARGE = 2154 * MIB, 4301 * MIB
+TINY, SMALL, LARGE = 500 * MIB, 2154 * MIB, 4301 * MIB
 
 
 def tell(box: Box, revision: int) -> None:
@@ -50,6 +53,67 @@ def test_what_shrinks_keeps_what_it_has_and_gets_no_more(box: Box) -> None:
     assert program(f"alloc 2 {MIB}") == [OUT_OF_MEMORY]
     assert program("free 1") == [0]
     assert program(f"alloc 2 {100 * MIB}") == [0]
+
+
+TAKES_AND_FREES = """
+import ctypes, sys, time
+driver, context, held = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), []
+driver.cuInit(0)
+driver.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
+large, part, last_above = int(sys.argv[1]), 100 << 20, 0
+while True:
+    pointer, begun = ctypes.c_uint64(), time.monotonic_ns()
+    if driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(part)) == 0:
+        held.append(pointer)
+        last_above = begun if len(held) * part > large else last_above
+        continue
+    print(begun, len(held) * part, last_above, flush=True)
+    while held:
+        driver.cuMemFree_v2(held.pop())
+"""
+
+
+@contextmanager
+def taking(box: Box) -> Iterator[Callable[[int], tuple[int, int]]]:
+    """A process that takes what it gets and gives it back, again and again.
+
+    Of its next refusal after that moment: what it had, and when its last allocation above TINY began.
+    """
+    program = subprocess.Popen(
+        [sys.executable, "-c", TAKES_AND_FREES, str(TINY)],
+        env=box.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    refusals = (tuple(map(int, line.split())) for line in program.stdout)
+
+    def refused_since(moment_ns: int) -> tuple[int, int]:
+        return next((held, above) for begun, held, above in refusals if begun > moment_ns)
+
+    try:
+        refused_since(0)
+        yield refused_since
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def test_no_allocation_that_begins_after_a_slice_shrank_is_above_its_limit(box: Box) -> None:
+    """Of two processes that take what they can."""
+    with taking(box) as first, taking(box) as second:
+        for revision in range(1, 41, 2):
+            resize(box, revision, LARGE)
+            grown_ns = time.monotonic_ns()
+            while all(refused_since(grown_ns)[1] < grown_ns for refused_since in (first, second)):
+                pass
+            resize(box, revision + 1, TINY)
+            shrunk_ns = time.monotonic_ns()
+            for refused_since in (first, second):
+                refused_since(shrunk_ns)  # it may have begun with more than it may have now
+                held, last_above = refused_since(time.monotonic_ns())
+                assert held <= TINY
+                assert last_above < shrunk_ns
 
 
 def test_a_process_that_starts_later_reads_the_newest_file(box: Box) -> None:
@@ -143,6 +207,23 @@ def test_compute_changes_with_the_next_leases(
     work((program, "stream"), seconds=1)
 
     assert work((program, "stream"))[0] == pytest.approx(then, abs=POINTS)
+
+
+def test_a_neighbour_keeps_its_share_while_a_slice_grows_and_shrinks(make_box: MakeBox) -> None:
+    """Both work all the time; the neighbour's cap stays, and the rest of the card is enough for either."""
+    one, other = tenant(make_box, "a", 20), tenant(make_box, "b", 50)
+    programs = [(ready(box, "stream"), "stream") for box in (one, other)]
+    for revision, percent in enumerate((40, 20), start=1):
+        uuid = one.node.uuids[0]
+        one.write(
+            f"version=1\nslice=a\nrevision={revision}\n"
+            f"device={uuid} memory_bytes={2000 * MIB} core_percent={percent}\n"
+        )
+        tell(one, revision)
+        had = work(*programs, seconds=3)
+
+        assert had[0] == pytest.approx(percent, abs=BESIDE_POINTS), had
+        assert had[1] == pytest.approx(50, abs=BESIDE_POINTS), had
 
 
 def test_a_slice_without_a_cap_from_now_on_has_the_card(make_box: MakeBox) -> None:

@@ -73,7 +73,8 @@ class Extender:
         best = max(rooms, key=lambda room: (room.free_milli, room.free_mem), default=None)
         if best is None or not best.free_milli:
             return f"{misfit.text}: no card has anything left"
-        compute = f" and {best.free_core} %" if best.least_core else ""
+        # kube-scheduler's Event takes the text for a format: "% l" would be a verb.
+        compute = f" and {best.free_core} percent" if best.least_core else ""
         return f"{misfit.text}: the emptiest card has {best.free_mem} units{compute} left"
 
     async def prioritize(self, body: bytes) -> bytes:

@@ -12,6 +12,7 @@ from gpu_device_plugin.domain.fractions.resize import (
     ContainerAnswer,
     ResizeAnswer,
     ResizeState,
+    parse_resize,
     parse_resized,
     resize_text,
     size_text,
@@ -30,7 +31,7 @@ from gpu_device_plugin.kubernetes.objects.survey import Survey
 
 _LOOK_SECONDS = 0.5
 _LOOKS = 10  # without --wait
-_EARLY_LOOKS = 4
+_MOST_CONFLICTS = 8
 
 
 class WantedResize(NamedTuple):
@@ -64,7 +65,6 @@ class WrittenResize(NamedTuple):
     text: str
     uid: str
     node: str
-    answered: str  # what the agent had answered before; for a moment it says nothing of this one
 
 
 class Progress(NamedTuple):
@@ -79,21 +79,46 @@ async def ask_resize(api: ApiServer, wanted: WantedResize) -> WrittenResize:
 
     NotKnownError: There is no such pod or container. ConfigError: The container cannot be resized.
     """
-    pod = await _pod(api, wanted)
+    for _ in range(_MOST_CONFLICTS):
+        pod = await _pod(api, wanted)
+        container, text = _asking(pod, wanted)
+        if await _write(api, wanted, pod.metadata.resource_version, text):
+            written = wanted._replace(container=container)
+            return WrittenResize(written, text, pod.metadata.uid, pod.spec.node_name)
+    raise ClusterError(
+        f"pod {wanted.namespace}/{wanted.name} is changed again and again: ask later"
+    )
+
+
+def _asking(pod: ExplainedPod, wanted: WantedResize) -> tuple[str, str]:
+    """The container's name, and the pod's annotation with what it asks."""
     if pod.status.is_over:
         raise ClusterError(f"pod {wanted.namespace}/{wanted.name} has ended")
     if not pod.spec.node_name:
         text = "is on no node yet: change what it asks for instead"
         raise ClusterError(f"pod {wanted.namespace}/{wanted.name} {text}")
-    container = choose_container(whole_request(pod), wanted.container)
-    wanted = wanted._replace(container=container.name)
-    before = pod.annotations.get(RESIZE, "")
-    text = resize_text({**understood(before), container.name: wanted.asked})
-    if text == before:  # asked once more
-        await _write(api, wanted, pod.metadata.uid, None)
-    await _write(api, wanted, pod.metadata.uid, text)
-    answered = pod.annotations.get(RESIZED, "")
-    return WrittenResize(wanted, text, pod.metadata.uid, pod.spec.node_name, answered)
+    name = choose_container(whole_request(pod), wanted.container).name
+    answer = parse_resized(pod.annotations.get(RESIZED, ""))
+    before, answered = pod.annotations.get(RESIZE, ""), answer.asked if answer else ""
+    return name, _asked_anew(name, wanted.asked, before, answered)
+
+
+def _asked_anew(name: str, asked: AskedSize, before: str, answered: str) -> str:
+    """The annotation `before` with what this container asks now, in a text that answers nothing of before.
+
+    `answered` is what the agent has answered. What others ask stays as it is written. RequestError: it is too long.
+
+    >>> _asked_anew("main", AskedSize(Units(4)), "main=mem:4;side=mem:1", "")
+    'side=mem:1;main=mem:04'
+    """
+    said = {*before.split(";"), *answered.split(";")}
+    parts = before.split(";") if understood(before) else []
+    part = resize_text({name: asked})
+    while part in said:
+        part = part.replace(":", ":0", 1)
+    text = ";".join([*(each for each in parts if each.partition("=")[0] != name), part])
+    parse_resize(text)
+    return text
 
 
 async def run_resize(
@@ -105,7 +130,7 @@ async def run_resize(
     """
     written, told = await ask_resize(api, wanted), ""
     for look in count():
-        found = await _look(api, written, is_early=look < _EARLY_LOOKS)
+        found = await _look(api, written)
         if found and found.state is ResizeState.REFUSED:
             raise ClusterError(found.text)
         if found and (found.state is ResizeState.DONE or not is_waited_for):
@@ -142,7 +167,7 @@ def choose_container(request: PodRequest, name: str) -> ContainerRequest:
     return found
 
 
-async def _look(api: ApiServer, of: WrittenResize, *, is_early: bool) -> Progress | None:
+async def _look(api: ApiServer, of: WrittenResize) -> Progress | None:
     """What the agent says of it; None as long as it has said nothing.
 
     ClusterError: The pod has ended, or something else is asked of it now.
@@ -154,15 +179,13 @@ async def _look(api: ApiServer, of: WrittenResize, *, is_early: bool) -> Progres
     of = of._replace(text=pod.annotations.get(RESIZE, ""))
     if understood(of.text).get(of.wanted.container) != of.wanted.asked:
         raise ClusterError(f"something else is asked of {of.wanted} now")
-    told = pod.annotations.get(RESIZED, "")
-    answer = None if is_early and told == of.answered else parse_resized(told)
+    answer = parse_resized(pod.annotations.get(RESIZED, ""))
     return _progress(of, answer) if answer else None
 
 
 def _progress(of: WrittenResize, answer: ResizeAnswer) -> Progress | None:
     if answer.asked != of.text:
-        is_whole = not answer.asked and bool(answer.text)
-        return Progress(ResizeState.REFUSED, answer.text) if is_whole else None
+        return None
     if answer.text:
         return Progress(ResizeState.REFUSED, answer.text)
     found = answer.containers.get(of.wanted.container)
@@ -182,7 +205,8 @@ async def _pod(api: ApiServer, wanted: WantedResize) -> ExplainedPod:
     return pod
 
 
-async def _write(api: ApiServer, wanted: WantedResize, uid: str, text: str | None) -> None:
-    body = {"metadata": {"uid": uid, "annotations": {RESIZE: text}}}
+async def _write(api: ApiServer, wanted: WantedResize, version: str, text: str) -> bool:
+    """Whether it was written: the pod was still of this version."""
+    body = {"metadata": {"resourceVersion": version, "annotations": {RESIZE: text}}}
     answer = await api.call(Request("PATCH", wanted.path, body=body))
-    check_answer(answer, f"PATCH {wanted.path}")
+    return answer.status != 409 and check_answer(answer, f"PATCH {wanted.path}").is_success

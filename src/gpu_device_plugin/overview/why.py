@@ -415,9 +415,9 @@ def _holds(pod: SurveyedPod, asking: ClusterPod, nodes: Iterable[NodeCards]) -> 
     counted_hold = next((h for h in node.holds if h.pod == ref), hold) if node else hold
     by_container = [(pod.spec.containers[c].name, s) for c, s in sorted(hold.by_container.items())]
     if counted_hold.by_card() != hold.by_card():
-        # The agent names no containers, and the annotations name other cards.
-        asks = asking_containers(pod)
-        by_container = [(asks[0] if len(asks) == 1 else "?", counted_hold.by_card())]
+        # The agent names no containers, and the annotations other cards, or sizes of before a resize.
+        asks = [each.name for each in asking.request.asking] or asking_containers(pod)
+        by_container = [(few(asks) or "?", counted_hold.by_card())]
     by_index = {card.index: card for card in node.offer.cards} if node else {}
     for name, shares in by_container:
         for index, (units, percent) in sorted(shares.items()):

@@ -34,6 +34,7 @@ from gpu_device_plugin.domain.fractions.resize import (
     ResizedSlice,
     ResizeState,
     SliceSizes,
+    asked_still,
     check_growth,
     check_resize,
     growth_room,
@@ -113,8 +114,7 @@ class Resizer:
             self._pods[pod] = new = _Following(asked, due, _now())
             told = parse_resized(annotations.get(RESIZED, ""))
             if known is not None:  # what is asked of another container ends no answer
-                before, now = understood(known.asked), understood(asked)
-                same = {name for name in before.keys() & now.keys() if before[name] == now[name]}
+                same = asked_still(known.asked, asked)
                 new.answers = {name: of for name, of in known.answers.items() if name in same}
             elif told and told.asked == asked:  # by an agent before this one
                 new.answers = dict(told.containers)
@@ -157,8 +157,9 @@ class Resizer:
         except RequestError as error:
             text, of.answers = str(error), {}
         await self._return_kept(spec, of)
-        # An annotation that nobody could have read may be long.
-        told = ResizeAnswer("" if text else of.asked, self.state().unit.mib, of.answers, text)
+        # An annotation that nobody understands may be long.
+        answered = of.asked if understood(of.asked) else ""
+        told = ResizeAnswer(answered, self.state().unit.mib, of.answers, text)
         self.cluster.annotate_pod(pod, {RESIZED: resized_annotation(told)})
         for name, each in of.answers.items():
             if name not in before or before[name].state is not each.state:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.cards.card import Card
 from gpu_device_plugin.domain.cards.memory_unit import MemoryUnit, MiB, Units
 from gpu_device_plugin.domain.fractions.decision import FractionDecisions
 from gpu_device_plugin.domain.fractions.demands import (
@@ -20,7 +20,6 @@ from gpu_device_plugin.domain.fractions.fraction import (
     is_bare,
     limit_of,
     of_record,
-    to_record,
     units_per_card,
     with_amounts,
     with_amounts_read,
@@ -28,7 +27,7 @@ from gpu_device_plugin.domain.fractions.fraction import (
 )
 from gpu_device_plugin.domain.fractions.pod_annotations import pod_annotations, whole_cards
 from gpu_device_plugin.domain.fractions.request_rules import CORE_STEP_PERCENT, Ask, Known, check
-from gpu_device_plugin.domain.fractions.room import check_message, most_pods
+from gpu_device_plugin.domain.fractions.room import most_pods
 from gpu_device_plugin.domain.fractions.slice_size import slice_bytes
 from gpu_device_plugin.domain.fractions.units import (
     CORE_UNITS_PER_CARD,
@@ -142,14 +141,6 @@ class AliyunScheme(FractionDecisions):
 
     def serves(self, resource: str, state: NodeState) -> bool:
         return state.mode is not None and resource in resources_of(state.mode)
-
-    def check_size(self, state: NodeState) -> None:
-        """Refuse a node whose units do not fit into one message of the kubelet's."""
-        if state.mode is not None:
-            check_message(state.cards, state.unit, state.mode)
-
-    def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
-        return cards_of(ids)
 
     def annotations(
         self, grants: Sequence[Grant], state: NodeState, assume_time_ns: int
@@ -323,10 +314,6 @@ class AliyunScheme(FractionDecisions):
             for each in ungranted_units(own, specs)
             if each.parts.keys() != {Resource.COUNT} and cards_of(each.ids) <= known
         )
-
-    def own_record(self, grant: Grant) -> Mapping[str, object]:
-        """Units, their size, and the node mode."""
-        return to_record(grant)
 
     def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A slice of a mode without isolation has no cap, whatever was written (R-505)."""

@@ -54,8 +54,8 @@ RESIZE = "gpu-device-plugin/resize"
 """What its tenant asks a running pod's containers to have from now on: see `resize`."""
 RESIZED = "gpu-device-plugin/resized"
 """What the agent answers."""
-MOST_ASKED, MOST_ANSWERED = 4096, 8192
-"""Characters of these two: nothing longer is read."""
+MOST_ASKED, MOST_ANSWERED = 2048, 8192
+"""Characters of these two: nothing longer is read. Any answer without texts and times fits."""
 GROWTH = "gpu-device-plugin/resize-growth"
 """On a namespace: what slices of its pods may have beyond their requests on each node, `mem:8,core:100`."""
 V1_INDEX = "ALIYUN_COM_GPU_MEM_IDX"

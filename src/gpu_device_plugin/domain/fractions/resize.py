@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -42,7 +43,7 @@ from gpu_device_plugin.domain.grants.ledger import DeviceUse, Ledger
 from gpu_device_plugin.domain.grants.node_annotations import MOST_AMOUNT
 from gpu_device_plugin.domain.node.pods import ContainerKind
 from gpu_device_plugin.domain.node.state import NodeState
-from gpu_device_plugin.domain.wording import few
+from gpu_device_plugin.domain.wording import count_noun, few
 from gpu_device_plugin.errors import DoesNotFitError, RequestError, clip
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
@@ -158,6 +159,11 @@ def resize_text(asked: Mapping[str, AskedSize]) -> str:
     return ";".join(f"{name}={_amounts_text(each)}" for name, each in asked.items())
 
 
+def asked_still(before: str, now: str) -> set[str]:
+    """The containers that ask the same as before, word for word."""
+    return {part.partition("=")[0] for part in {*before.split(";")} & {*now.split(";")}}
+
+
 def _amounts_text(asked: AskedSize) -> str:
     within = None if asked.within_seconds is None else f"{asked.within_seconds}s"
     amounts = {"mem": asked.units, "core": asked.percent, "within": within}
@@ -267,7 +273,7 @@ def size_text(size: UnitsAndPercent, unit: MemoryUnit) -> str:
     >>> size_text(UnitsAndPercent(Units(4), 50), MemoryUnit.GIB)
     '4 units of 1024 MiB and 50 % compute'
     """
-    units = f"{size.units} units of {unit.mib} MiB" if size.units else ""
+    units = f"{count_noun(size.units, 'unit')} of {unit.mib} MiB" if size.units else ""
     percent = f"{size.percent} % compute" if size.percent else ""
     return " and ".join(filter(None, (units, percent))) or "nothing"
 
@@ -304,10 +310,12 @@ def why_fixed(grant: Grant, *, follows_limits: bool) -> str:
 
 
 def kept_text(of: ResizedSlice, sizes: SliceSizes, used: Units) -> str:
-    """That a slice which shrank uses more, for people."""
+    """Why a slice which shrank keeps more than it may use, for people."""
     amounts = sizes.limit, sizes.booked, UnitsAndPercent(used)
     limit, booked, uses = (size_text(each, of.unit) for each in amounts)
-    return f"{of.subject} may use {limit}, and uses {uses}; {booked} are kept for it until it uses less"
+    is_free = used <= _larger(sizes.request, sizes.limit).units
+    until = "the next decision" if is_free else "it uses less"
+    return f"{of.subject} may use {limit}, and uses {uses}; {booked} are kept for it until {until}"
 
 
 class _NeverValid(NamedTuple):
@@ -407,7 +415,7 @@ class ContainerAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 class ResizeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the agent says about a pod's resize.
 
-    `asked` is the annotation that it answers, as it was written, or "" for one that is too long.
+    `asked` is the annotation that it answers, as it was written, or "" for one that is not understood.
     `text` says why that was refused as a whole.
     """
 
@@ -427,7 +435,8 @@ def resized_annotation(answer: ResizeAnswer) -> str:
     text = msgspec.json.encode(answer).decode()
     if len(text) <= MOST_ANSWERED:
         return text
-    short = {name: msgspec.structs.replace(of, text="") for name, of in answer.containers.items()}
+    shorten = partial(msgspec.structs.replace, text="", since="")
+    short = {name: shorten(of) for name, of in answer.containers.items()}
     return msgspec.json.encode(msgspec.structs.replace(answer, containers=short)).decode()
 
 
