@@ -30,28 +30,28 @@ def exposure(
 @pytest.mark.parametrize("left", ["all", "void"])
 def test_cards_given_for_the_variable_alone_prove_it(tmp_path: Path, left: str) -> None:
     """The runtime leaves the variable, or in its CDI mode says void (R-722)."""
-    assert exposure(tmp_path, left).is_proven(DEFAULT_RUNTIME)
+    assert exposure(tmp_path, left).find(DEFAULT_RUNTIME)
 
 
 @pytest.mark.parametrize("runtime_class", ["nvidia", None])
 def test_a_runtime_of_its_own_or_no_pod_proves_nothing(
     tmp_path: Path, runtime_class: str | None
 ) -> None:
-    assert not exposure(tmp_path).is_proven(runtime_class)
+    assert not exposure(tmp_path).find(runtime_class)
 
 
 def test_cards_named_by_mounts_prove_nothing(tmp_path: Path) -> None:
     found = exposure(tmp_path, "/var/run/nvidia-container-devices")
-    assert not found.is_proven(DEFAULT_RUNTIME)
+    assert not found.find(DEFAULT_RUNTIME)
 
 
 def test_without_device_nodes_the_variable_was_not_followed(tmp_path: Path) -> None:
-    assert not exposure(tmp_path, has_nodes=False).is_proven(DEFAULT_RUNTIME)
+    assert not exposure(tmp_path, has_nodes=False).find(DEFAULT_RUNTIME)
 
 
 def test_a_privileged_agent_proves_nothing(tmp_path: Path) -> None:
     """Privileged containers are given everything in any case."""
-    assert not exposure(tmp_path, bounds="000001ffffffffff").is_proven(DEFAULT_RUNTIME)
+    assert not exposure(tmp_path, bounds="000001ffffffffff").find(DEFAULT_RUNTIME)
 
 
 DEVICE_RULES = Path("/sys/fs/cgroup/devices")

@@ -5,7 +5,7 @@ from tests.domain.words import INIT, grant
 from tests.held import changed
 
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
-from gpu_device_plugin.domain.fractions.fraction import is_bare, units_per_card
+from gpu_device_plugin.domain.fractions.fraction import is_bare, to_record, units_per_card
 from gpu_device_plugin.domain.fractions.units import Resource, cards_of
 from gpu_device_plugin.domain.node.pods import ContainerKind
 
@@ -31,7 +31,7 @@ def test_ids_are_kept_in_order() -> None:
 def test_who_is_capped(mode: str, *, isolated: bool, capped: bool, bare: bool) -> None:
     """R-505: `share` has no cap that one could go without."""
     written = changed(grant("a", "m00"), mode=mode, is_isolated=isolated)
-    held = AliyunScheme().restore(written, AliyunScheme().own_record(written))
+    held = AliyunScheme().restore(written, to_record(written))
 
     assert (held.is_isolated, is_bare(held)) == (capped, bare)
 

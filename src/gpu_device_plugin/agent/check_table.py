@@ -35,16 +35,21 @@ _OTHER_RUNTIME = (
 )
 
 
-def node_checks(of: Wiring) -> NodeChecks:
+def node_checks(wiring: Wiring) -> NodeChecks:
     """Every check of this agent, and its periodic work."""
     return NodeChecks(
-        of.node_store, of.recorder, _work(of), _checks(of), _disk_work(of), _disk_checks(of)
+        wiring.node_store,
+        wiring.recorder,
+        _work(wiring),
+        _checks(wiring),
+        _disk_work(wiring),
+        _disk_checks(wiring),
     )
 
 
-def _checks(of: Wiring) -> Sequence[Check[str | None]]:
+def _checks(wiring: Wiring) -> Sequence[Check[str | None]]:
     """Reason, what finds it, its cure, in the order of the checks; docs/operations/events.md lists them."""
-    settings, cluster = of.settings, of.cluster
+    settings, cluster = wiring.settings, wiring.cluster
     exposure = Exposure({} if settings.simulator_dir else os.environ)
     return (
         Check(
@@ -53,13 +58,15 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "mount a file system of its own there for a hard bound",
             Severity.INFORMATION,
         ),
-        Check("StateNotWritable", of.ledger_store.find_disk_fault, "free space there"),
+        Check("StateNotWritable", wiring.ledger_store.find_disk_fault, "free space there"),
         Check(
-            "DeviceListTooLong", partial(find_long_list, of.schemes, of.node_store), "set that unit"
+            "DeviceListTooLong",
+            partial(find_long_list, wiring.schemes, wiring.node_store),
+            "set that unit",
         ),
         Check(
             "DriverLimitsMissing",
-            of.driver_limits.follow,
+            wiring.driver_limits.follow,
             "repair what this text names, or choose another memory enforcer",
         ),
         Check(
@@ -68,34 +75,34 @@ def _checks(of: Wiring) -> Sequence[Check[str | None]]:
             "upgrade the node",
             Severity.WARNING,
         ),
-        _cdi_check(of),
-        *_without_effect(of),
-        _upgrade_check(of),
+        _cdi_check(wiring),
+        *_without_effect(wiring),
+        _upgrade_check(wiring),
         Check(
             "CardsExposed",
             lambda: exposure.find(cluster.runtime_class),
             _OTHER_RUNTIME,
             Severity.WARNING,
         ),
-        _strangers_check(of),
+        _strangers_check(wiring),
         _devices_check(Path(settings.run_dir)),
     )
 
 
-def _cdi_check(of: Wiring) -> Check[str | None]:
+def _cdi_check(wiring: Wiring) -> Check[str | None]:
     cure = "with cdi.generator delete the agent's pod; else write it with `nvidia-ctk cdi generate`"
-    return Check("CardsNotInCdi", of.configuration.find_unnamed, cure, Severity.WARNING)
+    return Check("CardsNotInCdi", wiring.configuration.find_cdi_misfit, cure, Severity.WARNING)
 
 
-def _without_effect(of: Wiring) -> Sequence[Check[str | None]]:
+def _without_effect(wiring: Wiring) -> Sequence[Check[str | None]]:
     """Valid settings that have no effect here: the node offers less than they ask for."""
     sharing = (
         "label the node ack.node.gpu.schedule=default (chart: mode=default), or leave sharing out"
     )
     mode = "label the node with another mode"
-    find_mode = partial(_find_idle_mode, of.node_store)
+    find_mode = partial(_find_idle_mode, wiring.node_store)
     return (
-        Check("SharingUnused", of.find_idle_sharing, sharing, Severity.WARNING),
+        Check("SharingUnused", wiring.find_idle_sharing, sharing, Severity.WARNING),
         Check("ModeNotServedYet", find_mode, mode, Severity.WARNING),
     )
 
@@ -107,8 +114,8 @@ def _find_idle_mode(node_store: NodeStore) -> str | None:
     return f"mode {mode} is not served by this release: the node offers nothing"
 
 
-def _upgrade_check(of: Wiring) -> Check[str | None]:
-    cluster = of.cluster
+def _upgrade_check(wiring: Wiring) -> Check[str | None]:
+    cluster = wiring.cluster
     cure = "none, unless the state stays: then pods hold the old driver, kubectl drain NODE --ignore-daemonsets"
     return Check(
         "DriverUpgrade",
@@ -118,8 +125,8 @@ def _upgrade_check(of: Wiring) -> Check[str | None]:
     )
 
 
-def _strangers_check(of: Wiring) -> Check[str | None]:
-    strangers = Strangers(of.node_store, of.usage, of.live)
+def _strangers_check(wiring: Wiring) -> Check[str | None]:
+    strangers = Strangers(wiring.node_store, wiring.usage, wiring.live)
     cure = "end these programs; `kubectl gpu explain MemoryTaken` says how they come by a card"
     return Check("MemoryTaken", strangers.find, cure, Severity.WARNING)
 
@@ -130,53 +137,55 @@ def _devices_check(run_dir: Path) -> Check[str | None]:
     return Check("DevicesDenied", lost.find, cure, Severity.WARNING, lost.was_lost)
 
 
-def _work(of: Wiring) -> Sequence[Callable[[], None]]:
+def _work(wiring: Wiring) -> Sequence[Callable[[], None]]:
     """What is done before the checks; what it finds it reports by itself."""
     return (
-        of.withdrawal.follow,
-        of.configuration.run,
-        of.configuration.follow_mps,
-        of.configuration.follow_imex,
-        of.cards.follow_rules,
-        of.layout.run,
-        of.mode.republish_if_waiting,
-        of.remove_startup_taint,
-        of.setup.files.sizes.cut_back_unwatched,
-        lambda: of.metrics.show_nvml_restarts(of.nvml.restarts),
+        wiring.withdrawal.follow,
+        wiring.configuration.run,
+        wiring.configuration.follow_mps,
+        wiring.configuration.follow_imex,
+        wiring.cards.follow_rules,
+        wiring.layout.run,
+        wiring.mode.republish_if_waiting,
+        wiring.remove_startup_taint,
+        wiring.setup.files.sizes.cut_back_unwatched,
+        lambda: wiring.metrics.show_nvml_restarts(wiring.nvml.restarts),
     )
 
 
-def _disk_checks(of: Wiring) -> Sequence[Check[Awaitable[str | None]]]:
+def _disk_checks(wiring: Wiring) -> Sequence[Check[Awaitable[str | None]]]:
     """Those that may wait for a disk or a socket."""
-    settings = of.settings
+    settings = wiring.settings
     places = (settings.run_dir, settings.library_dir, settings.state_dir)
-    labels = SecurityLabels([Path(place) for place in places], of.kernel)
+    labels = SecurityLabels([Path(place) for place in places], wiring.kernel)
     # The cure is a command with paths of this node, in the finding.
-    return (Check("LabelsMissing", partial(find_unreadable, labels, of.writer, of.node_store)),)
+    return (
+        Check("LabelsMissing", partial(find_unreadable, labels, wiring.writer, wiring.node_store)),
+    )
 
 
-def _disk_work(of: Wiring) -> Sequence[Callable[[], Awaitable[None]]]:
+def _disk_work(wiring: Wiring) -> Sequence[Callable[[], Awaitable[None]]]:
     """Work that may wait for a disk or a socket, before those checks."""
     return (
-        of.other_plugin_search.run,
-        partial(_keep_state_directory, of),
-        of.library.run,
-        of.features.run,
-        of.driver_limits.repair,
-        of.configuration.read_cdi,
+        wiring.other_plugin_search.run,
+        partial(_keep_state_directory, wiring),
+        wiring.library.run,
+        wiring.features.run,
+        wiring.driver_limits.repair,
+        wiring.configuration.read_cdi,
     )
 
 
-async def _keep_state_directory(of: Wiring) -> None:
+async def _keep_state_directory(wiring: Wiring) -> None:
     """If the lock file is gone, so are the others: write them again. An error ends the process.
 
     In a pod the directory is a mount. If it is removed on the node, no file can be written there
     until the container is created again.
     """
-    if await of.writer.run(of.lock.keep):
-        place = of.settings.state_dir
+    if await wiring.writer.run(wiring.lock.keep):
+        place = wiring.settings.state_dir
         text = f"{place}: was emptied while the agent ran; the agent writes it again"
-        of.recorder.file_set_aside(text)
-        of.ledger_store.rewrite()
-        of.cards.republish()
-        of.mode.republish()
+        wiring.recorder.file_set_aside(text)
+        wiring.ledger_store.rewrite()
+        wiring.cards.republish()
+        wiring.mode.republish()

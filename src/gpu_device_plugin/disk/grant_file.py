@@ -61,7 +61,7 @@ class ResizedRecord(msgspec.Struct, frozen=True):
 class GrantRecord(msgspec.Struct, frozen=True):
     """One grant. `units` are ids by the name of their resource, shares in order of NVML index.
 
-    Beside these keys stand those that only fractions have (`AliyunScheme.own_record`).
+    Beside these keys stand those that only fractions have (`Schemes.own_record`).
     """
 
     id: _FileName

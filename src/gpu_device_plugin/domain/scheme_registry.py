@@ -6,7 +6,9 @@ from typing import TypeVar
 
 from gpu_device_plugin.domain.cards.card import CardNumber
 from gpu_device_plugin.domain.fractions.aliyun_scheme import AliyunScheme
-from gpu_device_plugin.domain.fractions.units import Resource, foreign_ids
+from gpu_device_plugin.domain.fractions.fraction import to_record
+from gpu_device_plugin.domain.fractions.room import check_message
+from gpu_device_plugin.domain.fractions.units import Resource, cards_of, foreign_ids
 from gpu_device_plugin.domain.grants.grant import Grant, GrantedIn
 from gpu_device_plugin.domain.grants.kubelet_snapshot import CheckpointEntry
 from gpu_device_plugin.domain.grants.ledger import Ledger
@@ -165,7 +167,9 @@ class Schemes:
 
     def check_size(self, state: NodeState) -> None:
         """Raise ConfigError if the kubelet could not receive a device list of this node."""
-        self.fractions.check_size(self.view(self.fractions, state))
+        view = self.view(self.fractions, state)
+        if view.mode is not None:
+            check_message(view.cards, view.unit, view.mode)
 
     def offers(self, state: NodeState) -> bool:
         views = self.views(state)
@@ -205,7 +209,7 @@ class Schemes:
 
     def card_numbers(self, ids: Iterable[str]) -> frozenset[CardNumber]:
         """The numbers of the cards that these units lie on, where their ids tell."""
-        return self.fractions.card_numbers(ids)
+        return cards_of(ids)
 
     def container_of(self, grant: Grant, spec: PodRequest | None) -> str:
         """Name of the container that holds a grant; of a claim the one that asked, else the claim."""
@@ -216,7 +220,7 @@ class Schemes:
 
     def own_record(self, grant: Grant) -> Mapping[str, object]:
         """What only its scheme knows of a grant, as keys of the grant on disk."""
-        return self.fractions.own_record(grant) if self.is_fraction(grant) else {}
+        return to_record(grant) if self.is_fraction(grant) else {}
 
     def restore(self, grant: Grant, record: Mapping[str, object]) -> Grant:
         """A grant that was read from disk, with what only its scheme knows of it; StateError names an unknown key."""
@@ -249,12 +253,11 @@ class Schemes:
         ]
 
 
-_FRACTIONS = frozenset(map(str, Resource))
-OUR_RESOURCES: Collection[str] = _FRACTIONS
+OUR_RESOURCES: Collection[str] = frozenset(map(str, Resource))
 """Every name that no other plugin has, whatever the configuration."""
 
 
 def held_of_others(listed: Iterable[ListedPod]) -> frozenset[str]:
     """Our names of which pods hold units of another plugin, which does not have to be there any more."""
     held = (each for pod in listed for of_one in pod.held.values() for each in of_one.items())
-    return frozenset(name for name, ids in held if name in _FRACTIONS and foreign_ids(name, ids))
+    return frozenset(name for name, ids in held if name in OUR_RESOURCES and foreign_ids(name, ids))

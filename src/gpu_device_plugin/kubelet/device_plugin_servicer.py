@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 import structlog
 
+from gpu_device_plugin.domain.grants.call_budget import CALL_SECONDS
 from gpu_device_plugin.domain.grants.container_edits import ContainerEdits
 from gpu_device_plugin.errors import (
     DoesNotFitError,
@@ -22,8 +23,6 @@ from gpu_device_plugin.kubelet._proto import deviceplugin_pb2 as pb
 from gpu_device_plugin.kubelet.device_list import DeviceList
 
 SERVICE_NAME = "v1beta1.DevicePlugin"
-CALL_DEADLINE_SECONDS = 4.0
-"""For calls that the kubelet waits for without a limit; every pod of the node waits with it."""
 PRE_START_DEADLINE_SECONDS = 25.0
 """The kubelet's own is 30."""
 
@@ -169,12 +168,7 @@ class DevicePluginServicer:
         return pb.PreStartContainerResponse()
 
     async def _answer(
-        self,
-        context: Any,
-        call: str,
-        answer: Awaitable[_Answer],
-        *,
-        seconds: float = CALL_DEADLINE_SECONDS,
+        self, context: Any, call: str, answer: Awaitable[_Answer], *, seconds: float = CALL_SECONDS
     ) -> _Answer:
         """Return the service's answer, or end the call with the gRPC status of its error."""
         try:

@@ -7,14 +7,12 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from gpu_device_plugin.domain.grants.call_budget import LIST_SECONDS
 from gpu_device_plugin.domain.node.pods import ListedPod, PodKey, PodRef
 from gpu_device_plugin.domain.scheme_registry import OUR_RESOURCES
 from gpu_device_plugin.errors import KubeletError
 from gpu_device_plugin.kubelet._proto import podresources_pb2 as pb
 from gpu_device_plugin.kubelet.unix_sockets import SocketIdentity, socket_identity
-
-DEADLINE_SECONDS = 2.0
-"""For one call with its repetitions. Many calls are made while the kubelet waits for us."""
 
 _SERVICE = "/v1.PodResourcesLister/"
 _PAUSE_SECONDS = 0.05  # the kubelet allows 100 a second after a burst of 10
@@ -86,7 +84,7 @@ class PodResources:
         self, method: str, request: Any, read: Callable[[bytes], Any] | None = None
     ) -> Any:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DEADLINE_SECONDS
+        deadline = loop.time() + LIST_SECONDS
         is_fresh = False
         while True:
             if self._channel is None:
@@ -115,7 +113,7 @@ class PodResources:
     async def _hang_up(self, channel: Any) -> None:
         if self._channel is channel:
             self._channel = None
-            await channel.close(DEADLINE_SECONDS)  # other calls may be in progress on it
+            await channel.close(LIST_SECONDS)  # other calls may be in progress on it
 
     def _read(self, answer: bytes) -> _Answer:
         """The pods of an answer; what one held at the last List is not read again."""
@@ -154,7 +152,7 @@ class PodResources:
                 f"this kubelet has no PodResources {method}: it is older than 1.34,"
                 " or its feature gate KubeletPodResourcesGet is off"
             )
-        return f"PodResources {method} on {self._socket}: {rpc_words(error, DEADLINE_SECONDS)}"
+        return f"PodResources {method} on {self._socket}: {rpc_words(error, LIST_SECONDS)}"
 
 
 def _is_unknown_pod(cause: BaseException | None) -> bool:

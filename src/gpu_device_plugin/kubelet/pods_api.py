@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import structlog
 
+from gpu_device_plugin.domain.grants.call_budget import KUBELET_PODS_SECONDS
 from gpu_device_plugin.domain.node.pods import PodKey
 from gpu_device_plugin.kubelet._proto import pods_pb2
 
 _log = structlog.get_logger(__name__)
 
 _PODS_METHOD = "/v1alpha1.Pods/ListPods"
-_PODS_DEADLINE_SECONDS = 1.0
 _PODS_OPTIONS = (
     # Tenants fill their pods as they like: of more than this nothing is read, and the API server is asked.
     ("grpc.max_receive_message_length", 16 << 20),
@@ -51,7 +51,7 @@ class PodsApi:
                 response_deserializer=pods_pb2.ListPodsResponse.FromString,
             )
             try:
-                answer = await call(pods_pb2.ListPodsRequest(), timeout=_PODS_DEADLINE_SECONDS)
+                answer = await call(pods_pb2.ListPodsRequest(), timeout=KUBELET_PODS_SECONDS)
             except grpc.aio.AioRpcError as error:
                 _log.info("the kubelet's Pods API does not answer", error=error.details())
                 return {}

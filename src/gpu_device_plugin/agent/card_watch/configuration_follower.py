@@ -72,11 +72,12 @@ class ConfigurationFollower:
         self.changed = Signal[None]()  # emitted when another configuration is in force
         self._thread, self._cdi_thread = Writer(), Writer()
         self._is_wanted = asyncio.Event()
-        self._base = self._unnamed = self.in_force.current  # as wanted; as in force
+        # As read last; as in force, before its cards are named.
+        self._base = self._unnamed = self.in_force.current
         self._has_profile = False
         self._refused = ""
         self._is_missing_reported = False
-        self._found = LastRead()
+        self._last_read = LastRead()
         self._last_good = LastGood(kept_configuration(self.settings))
         self._is_in_force = not self.settings.config_file_srcdir
         self._has_base = self._is_in_force
@@ -84,14 +85,14 @@ class ConfigurationFollower:
         self._look: Callable[[], SeenCards] | None = None
         self._seen: SeenCards | None = None  # by which cards are named
         self._cdi = CardsInCdi()
-        self._told = ""
+        self._logged_names = ""
         self._doubt = ""  # why they could not be by CDI, when specifications were read last
 
     @property
     def may_choose(self) -> bool:
         """Whether the way of cards into containers is, or may yet be, the agent's to choose."""
         has_file = self.settings.config_file or self.settings.config_file_srcdir
-        return self._base.access.is_auto or bool(has_file and self._found.result is None)
+        return self._base.access.is_auto or bool(has_file and self._last_read.result is None)
 
     async def read_cdi(self) -> None:
         """Read the node's CDI specifications, and follow them once it is known how cards are named."""
@@ -100,14 +101,14 @@ class ConfigurationFollower:
                 if self.settings.cdi_dir:
                     job = partial(read_cdi_cards, Path(self.settings.cdi_dir))
                     self._specs = await self._cdi_thread.run(job)
-        self._name()
+        self._name_cards()
 
     def name_cards(self, look: Callable[[], SeenCards]) -> None:
         """From now on it is known how containers' cards are named, under any configuration."""
         self._look = look
-        self._name()
+        self._name_cards()
 
-    def _name(self) -> None:
+    def _name_cards(self) -> None:
         """As it is now; that cards cannot come by CDI any more counts when two reads say so.
 
         A specification may be half written, or older than the cards; and a container that gets its
@@ -134,8 +135,8 @@ class ConfigurationFollower:
         if self.settings.cdi_dir and seen.specs is None:
             return CardsInCdi(problem="the disk of the CDI specifications did not answer")
         wanted = cdi_names(seen.cards, is_by_index=base.is_by_index)
-        found = cards_in_cdi(seen.specs or (), wanted, seen.driver)
-        return found._replace(is_misfit=True) if base.access.is_auto and found.problem else found
+        cards = cards_in_cdi(seen.specs or (), wanted, seen.driver)
+        return cards._replace(is_misfit=True) if base.access.is_auto and cards.problem else cards
 
     @property
     def names(self) -> str:
@@ -146,22 +147,22 @@ class ConfigurationFollower:
         how = f"cards by {', '.join(access.strategies)}"
         return f"{how}: {problem}" if problem else f"{how} ({access.cdi_kind})"
 
-    def find_unnamed(self) -> str | None:
+    def find_cdi_misfit(self) -> str | None:
         """What is wrong with the specification that is there; `auto` needs one, and else one elsewhere, which nobody sees here, may be right."""
-        access, found = self._unnamed.access, self._cdi
+        access, cards = self._unnamed.access, self._cdi
         is_used = access.asks_for_cdi or access.is_auto
-        return found.problem if is_used and found.is_misfit else None
+        return cards.problem if is_used and cards.is_misfit else None
 
     def run(self, _: None = None) -> None:
         """Look at labels and files; `follow` reads the files."""
-        if not self._is_in_force and self._found.result is None:
+        if not self._is_in_force and self._last_read.result is None:
             text = f"the node's label {self.settings.node_label} has not been read yet"
             self.node_store.set_fault("ConfigurationMissing", text)
         has_file = self.settings.config_file or self.settings.config_file_srcdir
         if not self._has_profile and self.labels() is not None:
             self._has_profile = True
-            kept = self.node_store.read().mig_profile
-            profile = self._asked_profile() if kept is None else kept
+            remembered = self.node_store.read().mig_profile
+            profile = self._asked_profile() if remembered is None else remembered
             self._put_in_force(replace(self._unnamed, mig_profile=profile))
         self._is_wanted.set()
         if not has_file:
@@ -184,18 +185,18 @@ class ConfigurationFollower:
             if labels is None:
                 return  # not read yet
             name = labels.get(self.settings.node_label, "")
-        job = partial(read_if_changed, self.settings, name, self._found)
-        found = await self._thread.run(job)
-        is_new, self._found = found is not self._found, found
-        if isinstance(found.result, Configuration):
-            self._base, self._has_base = found.result, True
+        job = partial(read_if_changed, self.settings, name, self._last_read)
+        read = await self._thread.run(job)
+        is_new, self._last_read = read is not self._last_read, read
+        if isinstance(read.result, Configuration):
+            self._base, self._has_base = read.result, True
             if is_new:
                 self.node_store.update(older_configuration="")
-                await self._keep(found.text if found.path else None)
-        elif found.result is not None and is_new:
+                await self._keep(read.text if read.path else None)
+        elif read.result is not None and is_new:
             if not self._has_base:
                 await self._thread.run(self._take_last_good)
-            self._refuse(found.result)
+            self._refuse(read.result)
         if self._has_base:
             self._take(self._base)
 
@@ -218,7 +219,7 @@ class ConfigurationFollower:
     @property
     def file(self) -> str:
         """Where the configuration comes from, for people."""
-        return str(self._found.path or self.settings.config_file or "the settings")
+        return str(self._last_read.path or self.settings.config_file or "the settings")
 
     def follow_mps(self) -> None:
         """Publish what is served now; of a daemon that was killed, which cards it has not given back.
@@ -227,10 +228,10 @@ class ConfigurationFollower:
         until another one is, and its cards are back.
         """
         root, wanted = self.node_store.read().mps_root, self.in_force.current.mps_root
-        kept = kept_by_daemon(root)
+        served = kept_by_daemon(root)
         self.node_store.update(mps_waits=waits_for(Path(wanted)) if wanted else "")
-        if kept or wanted in {"", root}:
-            self.node_store.update(mps_served=kept)
+        if served or wanted in {"", root}:
+            self.node_store.update(mps_served=served)
         else:
             self.node_store.update(mps_root=wanted, mps_served=kept_by_daemon(wanted))
             self.remember()
@@ -256,9 +257,9 @@ class ConfigurationFollower:
             self._cdi = self._in_cdi(wanted, self._seen)
             access = wanted.access.with_cdi(self._cdi, is_by_index=wanted.is_by_index)
             self.in_force.current = replace(wanted, access=access)
-        before, self._told = self._told, self.names
-        if self._told not in ("", before):
-            _log.info("cards are named", how=self._told)
+        before, self._logged_names = self._logged_names, self.names
+        if self._logged_names not in ("", before):
+            _log.info("cards are named", how=self._logged_names)
 
     def _put_in_force(self, wanted: Configuration) -> None:
         """Its profile is remembered: what pods hold keeps it over a restart, whatever is asked then."""
@@ -273,19 +274,17 @@ class ConfigurationFollower:
 
     def _profile(self, holders: Sequence[str]) -> str:
         """The MIG profile: on a node in use it does not change (R-204), nor to one that its cards lack."""
-        asked, kept = self._asked_profile(), self.in_force.current.mig_profile
+        asked, current = self._asked_profile(), self.in_force.current.mig_profile
         wrong = wrong_profile(self.node_store.read().cards, asked)
-        if asked == kept or not (holders or wrong):
+        if asked == current or not (holders or wrong):
             self._refused = ""
             return asked
         why = wrong or f"{', '.join(holders)} hold cards; drain the node"
-        text = (
-            f"the MIG profile stays {kept or 'unset'} and does not become {asked or 'unset'}: {why}"
-        )
+        text = f"the MIG profile stays {current or 'unset'} and does not become {asked or 'unset'}: {why}"
         if text != self._refused:
             self.recorder.node_note("MigProfileRefused", text)
         self._refused = text
-        return kept
+        return current
 
     def _take(self, base: Configuration) -> None:
         """Put it in force with the MIG profile that is asked for, once the holders are known."""
@@ -298,7 +297,7 @@ class ConfigurationFollower:
         self._put_in_force(wanted)
         was_in_force, self._is_in_force = self._is_in_force, True
         if was_in_force:
-            text = f"{self._found.path or 'another configuration'} is in force"
+            text = f"{self._last_read.path or 'another configuration'} is in force"
             self.recorder.node_note("ConfigurationChanged", text, is_warning=False)
         if self._is_missing_reported:
             self._is_missing_reported = False

@@ -62,9 +62,9 @@ class DriverLimitsCheck:
 
     def __post_init__(self) -> None:
         self._proof = DriverLimits()  # what the probe said, by the last `follow`
-        self._probed: tuple[object, ...] = ()
+        self._probed_load: tuple[object, ...] = ()
         self._probed_at = float("-inf")
-        self._told: Mapping[str, str] = {}
+        self._last_answers: Mapping[str, str] = {}
 
     def follow(self) -> str | None:
         """Publish what is proved; why the node cannot do what the operator wants, or None."""
@@ -82,33 +82,33 @@ class DriverLimitsCheck:
     async def repair(self) -> None:
         """Have the probe repeated where that is due, and each lost limit of a running container set again."""
         if self._needs_probe():
-            self._probed, self._probed_at = self.cards.driver_load, _now()
+            self._probed_load, self._probed_at = self.cards.driver_load, _now()
             await self._ask("probe")
         grants = self.live.living.grants.values()
         by_driver = (g for g in grants if g.memory_enforcer is MemoryEnforcer.DRIVER)
         lost = {g.slice_id: g for g in by_driver if self._is_to_ask(g)}
         resizing = {name for name, grant in lost.items() if self._is_behind(grant)}
-        told = await self._ask("limit", *lost) if lost else {}
+        answers = await self._ask("limit", *lost) if lost else {}
         # Only those whose cgroup is there are known to run.
         running = frozenset().union(*self.cards.memory_limits.values()) & lost.keys()
-        if told is None:
-            told = dict.fromkeys(running, f"no limit keeper answers on {self.socket}")
-        elif hidden := [name for name in running if told.get(name) == NONE]:
-            told = {**told, **dict.fromkeys(hidden, _HIDDEN)}
-        for slice_id in lost.keys() & told.keys() - resizing:
-            self._report(lost[slice_id], told[slice_id])
-        self._told = told
+        if answers is None:
+            answers = dict.fromkeys(running, f"no limit keeper answers on {self.socket}")
+        elif hidden := [name for name in running if answers.get(name) == NONE]:
+            answers = {**answers, **dict.fromkeys(hidden, _HIDDEN)}
+        for slice_id in lost.keys() & answers.keys() - resizing:
+            self._report(lost[slice_id], answers[slice_id])
+        self._last_answers = answers
 
     async def resize(self, grant: Grant) -> str:
         """Have the limit of a slice that was resized set; what that waits for, or "" where it is in effect."""
         if not self._is_behind(grant):
             return ""
-        told = await self._ask("limit", grant.slice_id)
+        answers = await self._ask("limit", grant.slice_id)
         if not self._is_behind(grant):
             return ""
-        if told is None:
+        if answers is None:
             return f"no limit keeper answers on {self.socket}"
-        answer = told.get(grant.slice_id, NONE)
+        answer = answers.get(grant.slice_id, NONE)
         is_at_work = answer in {SET, _HELD, UNDER_WAY}
         return "the limit keeper is at work" if is_at_work else _WAITS.get(answer, answer)
 
@@ -125,36 +125,36 @@ class DriverLimitsCheck:
         is_missing = any(
             unproven(proof, [c.uuid]) and c.uuid not in proof.reasons for c in state.cards
         )
-        is_new = self.cards.driver_load != self._probed
+        is_new = self.cards.driver_load != self._probed_load
         return is_new or (is_missing and _now() - self._probed_at >= PROBE_SECONDS)
 
     def _is_to_ask(self, grant: Grant) -> bool:
-        return self._told.get(grant.slice_id) == UNDER_WAY or not self._is_held(grant)
+        return self._last_answers.get(grant.slice_id) == UNDER_WAY or not self._is_held(grant)
 
     def _is_held(self, grant: Grant) -> bool:
         """Whether the driver has a limit of each of its cards, by the last probe of the cards."""
         card = self.node_store.read().card
         for share in grant.shares:
-            found = self.cards.memory_limits.get(share.device, {}).get(grant.slice_id)
+            limit = self.cards.memory_limits.get(share.device, {}).get(grant.slice_id)
             size, whole = share.memory_bytes or 0, card(share.device)
             is_whole = whole is not None and size >> 20 >= whole.memory_mib
-            if found is None or (found.limit_bytes > size and not is_whole):
+            if limit is None or (limit.limit_bytes > size and not is_whole):
                 return False
         return True
 
     async def _ask(self, command: str, *slices: str) -> Mapping[str, str] | None:
         """What the keeper says, by slice; None where none answers."""
         try:
-            told = json.loads(await ask(self.socket, {"command": command, "slices": slices}))
+            answers = json.loads(await ask(self.socket, {"command": command, "slices": slices}))
         except (EdgeError, ValueError):
             return None
-        return told if isinstance(told, dict) else None
+        return answers if isinstance(answers, dict) else None
 
-    def _report(self, grant: Grant, told: str) -> None:
-        if told == SET:
+    def _report(self, grant: Grant, answer: str) -> None:
+        if answer == SET:
             self.recorder.limit_set(grant)
-        elif told not in (_HELD, NONE, UNDER_WAY, IN_USE, self._told.get(grant.slice_id)):
-            self.recorder.slice_broken(grant, NodeError(told, reason="DriverLimitLost"))
+        elif answer not in (_HELD, NONE, UNDER_WAY, IN_USE, self._last_answers.get(grant.slice_id)):
+            self.recorder.slice_broken(grant, NodeError(answer, reason="DriverLimitLost"))
 
 
 def _now() -> float:

@@ -31,20 +31,18 @@ class Exposure:
     status: Path = Path("/proc/self/status")
 
     def find(self, runtime_class: str | None) -> str | None:
-        return _EXPOSED if self.is_proven(runtime_class) else None
-
-    def is_proven(self, runtime_class: str | None) -> bool:
-        """Whether the agent's own container proves it.
+        """What the agent's own container proves, if it proves anything.
 
         `runtime_class` is that of the agent's own pod, empty for the default runtime; None outside
         a pod, or where the pod is not known yet.
         """
-        return (
+        is_proven = (
             runtime_class == ""
             and self.environ.get("NVIDIA_VISIBLE_DEVICES") in _FOLLOWED
             and (self.devices / "nvidiactl").exists()
             and not self._is_privileged()
         )
+        return _EXPOSED if is_proven else None
 
     def _is_privileged(self) -> bool:
         """For the runtime a container that may have SYS_ADMIN is privileged and gets everything."""

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from gpu_device_plugin.agent.state.node_store import Signal
+from gpu_device_plugin.domain.grants.call_budget import API_OBJECT_SECONDS
 from gpu_device_plugin.domain.grants.caller import Specs
 from gpu_device_plugin.domain.grants.claims import Claim, OfferedDevice
 from gpu_device_plugin.domain.node.pods import PodKey, PodRef, PodRequest
@@ -27,7 +28,6 @@ from gpu_device_plugin.kubernetes.objects.resource_claims import fetch_claim, li
 from gpu_device_plugin.kubernetes.objects.resource_slices import ResourceSlices
 from gpu_device_plugin.kubernetes.objects.unhealthy_gpus import TakenOutWatch
 
-GET_SECONDS = 1.0
 CLAIM_SECONDS = 5.0
 """The kubelet waits longer for a claim, and asks again."""
 _log = structlog.get_logger(__name__)
@@ -183,7 +183,7 @@ class ApiCluster:
         path = f"/api/v1/namespaces/{namespace}"
         if self._api.availability.is_away:
             raise ClusterError(f"GET {path}: {self._api.availability.trouble}")
-        found = await read_object(self._api, path, Bare, GET_SECONDS)
+        found = await read_object(self._api, path, Bare, API_OBJECT_SECONDS)
         return found.annotations.get(key, "") if found else ""
 
     def is_synced(self) -> bool:
@@ -192,7 +192,7 @@ class ApiCluster:
 
     async def fetch_spec(self, namespace: str, name: str) -> PodRequest | None:
         """One GET with a short deadline. ClusterError: no answer in time."""
-        return await self._pods.get(namespace, name, GET_SECONDS)
+        return await self._pods.get(namespace, name, API_OBJECT_SECONDS)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Coroutines that have to run for as long as the agent does."""

@@ -35,7 +35,7 @@ class FileKeeper:
         self._unnamed_since: Mapping[str, float] = {}
         self._is_waiting = False
         self._removable: set[str] = set()
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported_at: dict[tuple[str, str], float] = {}
         setup.files.sizes.on_grown = self._file_grown
         self._mounted: frozenset[str] | None = None  # library versions; None is not certain
 
@@ -44,7 +44,7 @@ class FileKeeper:
         """Whether no files wait for the end of their pod to be certain."""
         return not self._is_waiting and not self._removable
 
-    def judge(self, witnesses: Witnesses, ended: frozenset[str], now: float) -> bool:
+    def find_removable(self, witnesses: Witnesses, ended: frozenset[str], now: float) -> bool:
         """Find what may be removed; returns whether the checkpoint names slices without grant.
 
         They may remain after a crash, but also after a ledger was lost whose containers are running.
@@ -89,7 +89,7 @@ class FileKeeper:
                 await asyncio.sleep(0)
 
     async def repair_and_remove(self) -> None:
-        """The same, and what `judge` has found to be over is removed."""
+        """The same, and what `find_removable` has found to be over is removed."""
         await self.repair()
         self._setup.files.sizes.cut_back()
         try:
@@ -109,9 +109,9 @@ class FileKeeper:
     async def _repair(self, grant: Grant) -> None:
         try:
             await self._setup.make_files(grant)
-            now = self._ledger_store.ledger.grants.get(grant.slice_id)
-            if now and now.resized:  # it may have been resized meanwhile: the newer number counts
-                self._setup.files.tell(now.slice_id, now.resized.revision)
+            newest = self._ledger_store.ledger.grants.get(grant.slice_id)
+            if newest and newest.resized:  # meanwhile, perhaps: the newer number counts
+                self._setup.files.tell(newest.slice_id, newest.resized.revision)
         except NodeError as error:
             self._recorder.slice_broken(grant, error)
         except StorageError as error:
@@ -121,7 +121,9 @@ class FileKeeper:
         """Told once a minute of each file, however often its container enlarges it."""
         grant = self._ledger_store.ledger.grants.get(slice_id)
         now = asyncio.get_running_loop().time()
-        self._told = {key: at for key, at in self._told.items() if now - at < _TOLD_SECONDS}
-        if grant is not None and (slice_id, file) not in self._told:
-            self._told[slice_id, file] = now
+        self._reported_at = {
+            key: at for key, at in self._reported_at.items() if now - at < _TOLD_SECONDS
+        }
+        if grant is not None and (slice_id, file) not in self._reported_at:
+            self._reported_at[slice_id, file] = now
             self._recorder.file_grown(grant, file, size)

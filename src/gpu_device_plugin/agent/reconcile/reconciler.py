@@ -1,8 +1,9 @@
 """Reconcile: compare grants and slices' files with a kubelet snapshot, and correct them.
 
-The kubelet does not report when a pod's units are free again. A grant ends only when both
-List and the checkpoint lack its pod twice, 30 s apart. Until then its units count as held
-here, and as free at admission if the kubelet offers them again.
+The kubelet does not report when a pod's units are free again. A grant ends when both List and
+the checkpoint lack its pod, or show its container with other units, twice, 30 s apart. Until then
+its units count as held here, and as free at admission if the kubelet offers them again. At once ends
+only one without files whose units another pod holds, and one that its container has twice.
 """
 
 import asyncio
@@ -181,7 +182,7 @@ class Reconciler:
         self.holders.note(witnesses.holders(ledger), self._absent, witnesses.unshown(ledger))
         self._left = self._tell_left(witnesses.left_running(ledger))
         self.drift = drift(ledger.release(self._absent | self._left), witnesses.snapshot.listed)
-        is_stale = self.files.judge(witnesses, over, now) or bool(witnesses.stale)
+        is_stale = self.files.find_removable(witnesses, over, now) or bool(witnesses.stale)
         if is_stale:
             self.checkpoint_stale.emit(None)
         return bool(over) or is_stale

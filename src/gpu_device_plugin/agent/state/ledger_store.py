@@ -7,12 +7,10 @@ from functools import partial
 from gpu_device_plugin.agent.state.node_store import Signal
 from gpu_device_plugin.disk.disk_thread import Writer
 from gpu_device_plugin.disk.grant_file import GrantStore, Loaded
+from gpu_device_plugin.domain.grants.call_budget import WRITE_SECONDS
 from gpu_device_plugin.domain.grants.grant import Grant
 from gpu_device_plugin.domain.grants.ledger import Ledger
 from gpu_device_plugin.errors import NodeError, StorageError
-
-WRITE_SECONDS = 3.0
-"""How long an Allocate waits for its grant to be durable; the call itself may take 4 s."""
 
 
 class LiveLedger:
@@ -39,9 +37,9 @@ class LiveLedger:
 class LedgerStore:
     """One writer, many readers: `ledger` is immutable, a change is a new one.
 
-    A new promise (`hold`) is durable before it is seen. What is only learned from the kubelet and
-    the API server (`amend`, `replace`) is seen at once and on the disk soon after: were it lost in
-    a crash, it would be learned again. So nothing but `hold` waits for the disk.
+    A promise (`hold`, `exchange`), and the end of one by a call (`release`), is durable before it is
+    seen. What is only learned from the kubelet and the API server (`amend`, `replace`) is seen at
+    once and on the disk soon after: were it lost in a crash, it would be learned again.
     """
 
     def __init__(self, store: GrantStore, writer: Writer, live: LiveLedger | None = None) -> None:

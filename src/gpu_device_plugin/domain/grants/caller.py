@@ -93,8 +93,8 @@ def find_caller(  # noqa: PLR0913, PLR0917 - each argument is another source
     specless = (
         [] if len(known) == len(possible) else [p for p in possible if p.pod.key not in specs]
     )
-    new = [caller for caller in asking if _is_new(caller.pod, seen)] or [
-        Caller(pod.pod) for pod in specless if _is_new(pod.pod, seen) and not pod.resources
+    new = [caller for caller in asking if caller.pod.key not in seen] or [
+        Caller(pod.pod) for pod in specless if pod.pod.key not in seen and not pod.resources
     ]
     last = _of_session(session, asking, specless)
     if last and all(caller.pod.is_same_name(last.pod) for caller in new):
@@ -257,10 +257,6 @@ def _repeat_or_refuse(call: Call, same: Sequence[Grant], holders: Sequence[Grant
         f"it refuses the pod instead of giving them away twice; create it again",
         reason="UnitsHeld",
     )
-
-
-def _is_new(pod: PodRef, seen: Collection[PodKey]) -> bool:
-    return pod.key not in seen
 
 
 def _only(call: Call, candidates: Sequence[Caller], listed: Sequence[ListedPod]) -> Caller:

@@ -34,7 +34,7 @@ _UNPROBED = "no probe has run"
 _CHOSEN = f"--memory-enforcer {EnforcerChoice.LIBRARY}"
 USUAL_ENFORCERS = frozenset({f"library ({_UNPROBED})", f"library ({_CHOSEN})"})
 """Who enforces memory where the driver is neither set up for it nor wanted; only metrics tell it."""
-_SAID = ("driver=", "reason=")
+_HEAD_FIELDS = ("driver=", "reason=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +62,18 @@ def read_report(text: str, driver_version: str) -> DriverLimits:
     >>> read_report("driver=615.71.09\ndevice=GPU-a backend=misc\n", "620.10").missing
     'the probe was of driver 615.71.09'
     """
-    said = dict(line.split("=", 1) for line in text.splitlines() if line.startswith(_SAID))
-    if "driver" not in said:
-        return DriverLimits(missing=said.get("reason", _UNPROBED))
-    if driver_version and said["driver"] != driver_version:
-        return DriverLimits(missing=f"the probe was of driver {said['driver']}")
-    found: dict[str, dict[str, str]] = {"backend": {}, "reason": {}}
+    head = dict(line.split("=", 1) for line in text.splitlines() if line.startswith(_HEAD_FIELDS))
+    if "driver" not in head:
+        return DriverLimits(missing=head.get("reason", _UNPROBED))
+    if driver_version and head["driver"] != driver_version:
+        return DriverLimits(missing=f"the probe was of driver {head['driver']}")
+    by_field: dict[str, dict[str, str]] = {"backend": {}, "reason": {}}
     for line in text.splitlines():
-        uuid, _, told = line.removeprefix("device=").partition(" ")
-        kind, _, value = told.partition("=")
-        if line.startswith("device=") and kind in found:
-            found[kind][uuid] = value
-    return DriverLimits(found["backend"], found["reason"], "")
+        uuid, _, answer = line.removeprefix("device=").partition(" ")
+        field_name, _, value = answer.partition("=")
+        if line.startswith("device=") and field_name in by_field:
+            by_field[field_name][uuid] = value
+    return DriverLimits(by_field["backend"], by_field["reason"], "")
 
 
 def unproven(limits: DriverLimits, cards: Iterable[str]) -> str:

@@ -28,16 +28,16 @@ def offers_in_mode(configuration: Configuration, state: NodeState) -> Offers:
         return Offers()
     if state.mode is NodeMode.TOPOLOGY:
         whole = offers(cards, Configuration())
-        found = replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
-        return limit_to_served(found, Configuration(), state.mps_root, state.mps_served)
+        shown = replace(whole, resources={TOPOLOGY_GPU: whole.resources.get(GPU, ())})
+        return limit_to_served(shown, Configuration(), state.mps_root, state.mps_served)
     if state.mode is NodeMode.MIG:
         return _cut_only(cards, configuration)
     if is_whole(state.mode) or not state.other_cards:
         is_shown = is_whole(state.mode) or configuration.mig_strategy is not MigStrategy.NONE
-        found = offers(cards, configuration) if is_shown else Offers()
+        shown = offers(cards, configuration) if is_shown else Offers()
     else:
-        found = _beside_fractions(cards, configuration)
-    return limit_to_served(found, configuration, state.mps_root, state.mps_served, state.mps_waits)
+        shown = _beside_fractions(cards, configuration)
+    return limit_to_served(shown, configuration, state.mps_root, state.mps_served, state.mps_waits)
 
 
 def labels_configuration(
@@ -73,8 +73,8 @@ def _beside_fractions(cards: Sequence[Card], configuration: Configuration) -> Of
         return Offers()
     if configuration.mig_strategy is MigStrategy.SINGLE:
         return Offers(notes=tuple(_left_out_of_single(cards)))
-    found = offers(cards, configuration)
-    return Offers(problem=_TWO_MEANINGS, notes=found.notes) if GPU in found.resources else found
+    shown = offers(cards, configuration)
+    return Offers(problem=_TWO_MEANINGS, notes=shown.notes) if GPU in shown.resources else shown
 
 
 def _left_out_of_single(cards: Sequence[Card]) -> Iterable[str]:
@@ -99,81 +99,81 @@ def _mixed_by_default(configuration: Configuration) -> Configuration:
     return configuration
 
 
-def with_held(found: Offers, cards: Sequence[Card], grants: Iterable[Grant]) -> Offers:
+def with_held(wanted: Offers, cards: Sequence[Card], grants: Iterable[Grant]) -> Offers:
     """The offers, with each card that waits offered as what is held of it, and as nothing else.
 
     A card waits while a pod holds a unit of it that the configuration does not offer. So no card
     is given away under two configurations at once, and the others change at once. It follows from
     the grants alone, so that it outlives a restart of the agent.
     """
-    if found.problem:
-        return found  # nothing of the node is offered, and the problem says why
+    if wanted.problem:
+        return wanted  # nothing of the node is offered, and the problem says why
     held = [*_held(cards, grants)]
-    offered = {(name, d.id) for name, devices in found.resources.items() for d in devices}
+    wanted_units = {(name, d.id) for name, devices in wanted.resources.items() for d in devices}
     pods: dict[str, set[str]] = {}
     for resource, unit, pod in held:
-        if (resource, unit.id) not in offered:
+        if (resource, unit.id) not in wanted_units:
             pods.setdefault(unit.card.uuid, set()).add(pod)
     if not pods:
-        return found
+        return wanted
     resources = {
         name: [each for each in devices if each.card.uuid not in pods]
-        for name, devices in found.resources.items()
+        for name, devices in wanted.resources.items()
     }
     for resource, unit, _ in held:
         if unit.card.uuid in pods:
             resources.setdefault(resource, []).append(unit)
     return replace(
-        found,
+        wanted,
         resources={name: tuple(devices) for name, devices in sorted(resources.items()) if devices},
         waiting=(
-            *found.waiting,
-            *(_text(card, pods[card.uuid]) for card in cards if card.uuid in pods),
+            *wanted.waiting,
+            *(_waiting_text(card, pods[card.uuid]) for card in cards if card.uuid in pods),
         ),
     )
 
 
 def _held(cards: Iterable[Card], grants: Iterable[Grant]) -> Iterator[tuple[str, Offered, str]]:
     """Resource, unit and pod, as far as the card or instance is still there."""
-    there = _devices(cards)
+    devices = _devices_by_uuid(cards)
     for grant in grants:
         for resource, ids in grant.units.items():
             for unit in ids:
-                device = there.get(device_of(unit))
+                device = devices.get(device_of(unit))
                 if device is not None:
                     # A replica's number of siblings is not known any more; that it has some is.
                     replicas = 1 if unit == device.id else 2
                     yield resource, replace(device, id=unit, replicas=replicas), str(grant.pod)
 
 
-def _devices(cards: Iterable[Card]) -> dict[str, Offered]:
+def _devices_by_uuid(cards: Iterable[Card]) -> dict[str, Offered]:
     """UUID -> the card or instance as it is now."""
-    found = {card.uuid: Offered(card.uuid, card) for card in cards if not card.hardware.is_mig}
+    devices = {card.uuid: Offered(card.uuid, card) for card in cards if not card.hardware.is_mig}
     for card in cards:
         if card.hardware.is_mig:
-            found |= {i.uuid: Offered(i.uuid, card, i) for i in card.hardware.instances}
-    return found
+            devices |= {i.uuid: Offered(i.uuid, card, i) for i in card.hardware.instances}
+    return devices
 
 
-def _text(card: Card, pods: Collection[str]) -> str:
+def _waiting_text(card: Card, pods: Collection[str]) -> str:
     return (
         f"card {card.index} ({card.uuid}) keeps what pods hold of it under the previous configuration "
         f"and offers nothing else, until they end: {', '.join(sorted(pods))}"
     )
 
 
-def with_channels(configuration: Configuration, there: Collection[int]) -> Configuration:
-    """The configuration with the channels that are there, for an answer."""
-    found = tuple(each for each in configuration.imex_channels if each in there)
-    return replace(configuration, imex_channels=found)
+def with_present_channels(configuration: Configuration, present: Collection[int]) -> Configuration:
+    """The configuration with the channels that the node has, for an answer."""
+    channels = tuple(each for each in configuration.imex_channels if each in present)
+    return replace(configuration, imex_channels=channels)
 
 
-def while_there(found: Offers, configuration: Configuration, there: Collection[int]) -> Offers:
+def need_channels(wanted: Offers, configuration: Configuration, present: Collection[int]) -> Offers:
     """The offers; where a missing channel is required, nothing, in the words of NVIDIA's plugin."""
-    missing = [f"channel{each}" for each in configuration.imex_channels if each not in there]
-    if not missing or not found.resources:
-        return found
+    missing = [f"channel{each}" for each in configuration.imex_channels if each not in present]
+    if not missing or not wanted.resources:
+        return wanted
     text = f"requested IMEX channel {', '.join(missing)} does not exist"
     if configuration.is_imex_required:
         return Offers(problem=text)
-    return replace(found, notes=(*found.notes, f"{text}: no container gets it"))
+    return replace(wanted, notes=(*wanted.notes, f"{text}: no container gets it"))

@@ -39,10 +39,10 @@ from gpu_device_plugin.domain.nvidia.configuration import (
 from gpu_device_plugin.domain.nvidia.effective_configuration import (
     idle_sharing,
     labels_configuration,
+    need_channels,
     offers_in_mode,
-    while_there,
-    with_channels,
     with_held,
+    with_present_channels,
 )
 from gpu_device_plugin.domain.nvidia.feature_labels import MPS_CAPABLE, feature_labels
 from gpu_device_plugin.domain.nvidia.mig_devices import MODELS, cut_obstacle, resource_of
@@ -104,12 +104,12 @@ class NvidiaScheme:
         Only mode default shares by MPS; and a daemon that has not given its cards back keeps the label.
         """
         configuration = labels_configuration(self._configuration(), cards, state.mode)
-        found = feature_labels(cards, configuration, machine)
-        if state.mode is not NodeMode.DEFAULT and MPS_CAPABLE in found:
-            found[MPS_CAPABLE] = "false"
-        elif state.mps_served and MPS_CAPABLE in found:
-            found[MPS_CAPABLE] = "true"
-        return found
+        labels = feature_labels(cards, configuration, machine)
+        if state.mode is not NodeMode.DEFAULT and MPS_CAPABLE in labels:
+            labels[MPS_CAPABLE] = "false"
+        elif state.mps_served and MPS_CAPABLE in labels:
+            labels[MPS_CAPABLE] = "true"
+        return labels
 
     def replicas(self, state: NodeState) -> Mapping[str, int]:
         """UUID of a card or instance -> how many replicas of it are offered, where there are several."""
@@ -128,12 +128,12 @@ class NvidiaScheme:
         return tuple(Pool(name, tuple(map(group, devices))) for name, devices in offered.items())
 
     def serves(self, resource: str, state: NodeState) -> bool:
-        """What is offered; while nothing can be, the plain name, so that the node is not ready."""
+        """Whether it is offered; while nothing can be, the plain name counts, so that the node is not ready."""
         if not is_whole(state.mode) and not state.cards:
             return False
-        found = self._offers(state)
-        if found.resources:
-            return resource in found.resources
+        offered = self._offers(state)
+        if offered.resources:
+            return resource in offered.resources
         is_wanted = self._configuration().fails_on_init_error or not state.cards
         return is_whole(state.mode) and is_wanted and resource == GPU
 
@@ -143,11 +143,11 @@ class NvidiaScheme:
         unshared = idle_sharing(configuration, state)
         if not state.cards:
             return Layout(unshared=unshared)
-        found = self._offers(state)
-        if configuration.fails_on_init_error or not found.problem:
-            return Layout(found.problem, found.notes, found.waiting, unshared)
-        notes = (*found.notes, f"nothing is offered: {found.problem}")
-        return Layout("", notes, found.waiting, unshared)
+        offered = self._offers(state)
+        if configuration.fails_on_init_error or not offered.problem:
+            return Layout(offered.problem, offered.notes, offered.waiting, unshared)
+        notes = (*offered.notes, f"nothing is offered: {offered.problem}")
+        return Layout("", notes, offered.waiting, unshared)
 
     def annotations(
         self, grants: Sequence[Grant], _state: NodeState, _assume_time_ns: int
@@ -198,19 +198,19 @@ class NvidiaScheme:
                 f"unknown device: {', '.join(unknown)}",
                 reason="UnknownDevice",
             )
-        out = sorted(text for text in call.must_include if not groups[text].is_healthy)
-        if out:
+        unhealthy = sorted(unit for unit in call.must_include if not groups[unit].is_healthy)
+        if unhealthy:
             raise DoesNotFitError(
-                f"{', '.join(out)} became unhealthy after the kubelet had chosen it; create the "
+                f"{', '.join(unhealthy)} became unhealthy after the kubelet had chosen it; create the "
                 f"pod again",
                 reason="NoHealthyCard",
             )
-        given = self._devices_of_call(call, state)
-        is_shared = any(device.replicas > 1 for device in given)
-        if is_shared and len(given) > 1 and self._configuration().sharing.is_one_at_most:
+        devices = self._devices_of_call(call, state)
+        is_shared = any(device.replicas > 1 for device in devices)
+        if is_shared and len(devices) > 1 and self._configuration().sharing.is_one_at_most:
             raise RequestError(
                 f'invalid allocation request for "{call.resource}": invalid request: maximum '
-                f"request size for shared resources is 1; found {len(given)}",
+                f"request size for shared resources is 1; found {len(devices)}",
                 reason="OneAtMost",
             )
 
@@ -231,8 +231,8 @@ class NvidiaScheme:
                 if (entry.resource, unit) not in offered:
                     device = self.share(entry.resource, unit, state).device
                     pods[parents.get(device, device)] = entry.pod_uid
-        found = (group for _, group in groups if group.card in pods)
-        return {unit: pods[group.card] for group in found for unit in group.ids}
+        affected = (group for _, group in groups if group.card in pods)
+        return {unit: pods[group.card] for group in affected for unit in group.ids}
 
     def devices(self, call: Call, state: NodeState) -> frozenset[str]:
         return frozenset(self.share(call.resource, u, state).device for u in call.must_include)
@@ -261,8 +261,8 @@ class NvidiaScheme:
         Nothing is known of a device that is not offered now, so no other scheme gets any of it.
         """
         uuid = device_of(unit)
-        there = self._devices(resource, state)
-        device = next((each for each in there if each.uuid == uuid), None)
+        offered = self._devices(resource, state)
+        device = next((each for each in offered if each.uuid == uuid), None)
         if device is None:
             return Share(uuid, is_exclusive=True)
         part = device.card if device.instance is None else device.instance
@@ -272,27 +272,27 @@ class NvidiaScheme:
         """What a container receives that holds the call's units."""
         devices = self._devices_of_call(call, state)
         answer_id = hashlib.sha256(",".join(sorted(call.must_include)).encode()).hexdigest()[:16]
-        configuration = with_channels(self._configuration(), state.imex_channels)
-        found = answer(devices, configuration, paths, answer_id)
+        configuration = with_present_channels(self._configuration(), state.imex_channels)
+        edits = answer(devices, configuration, paths, answer_id)
         is_client = configuration.sharing.kind is SharingKind.MPS
         if is_client and any(device.replicas > 1 for device in devices):
-            return as_client(found, call.resource, configuration.mps_root)
-        return found
+            return as_client(edits, call.resource, configuration.mps_root)
+        return edits
 
-    def _grant(self, of: UngrantedUnits, state: NodeState) -> Grant:
-        units = {resource: tuple(sorted(part.ids)) for resource, part in of.parts.items()}
+    def _grant(self, ungranted: UngrantedUnits, state: NodeState) -> Grant:
+        units = {resource: tuple(sorted(held.ids)) for resource, held in ungranted.parts.items()}
         return Grant(
-            slice_id=of.derived_id("recorded"),
-            holder=of.holder,
+            slice_id=ungranted.derived_id("recorded"),
+            holder=ungranted.holder,
             units=units,
             shares=self._shares(units, state),
             is_isolated=False,
-            is_checked=of.is_known,
+            is_checked=ungranted.is_known,
         )
 
     def _shares(self, units: Mapping[str, Sequence[str]], state: NodeState) -> tuple[Share, ...]:
         """A device of which several units are held counts once."""
-        shares = (self.share(name, text, state) for name, ids in units.items() for text in ids)
+        shares = (self.share(name, unit, state) for name, ids in units.items() for unit in ids)
         by_device = {share.device: share for share in shares}
         return tuple(
             replace(s, memory_mib=MiB((s.memory_bytes or 0) // 2**20)) for s in by_device.values()
@@ -314,15 +314,16 @@ class NvidiaScheme:
         node = (state.cards, state.mode, state.other_cards, mps, state.imex_channels)
         key = (configuration, grants, *node)
         if key != self._latest[0]:
-            self._latest = key, self._worked_out(state, grants)
+            self._latest = key, self._work_out_offers(state, grants)
         return self._latest[1]
 
-    def _worked_out(self, state: NodeState, grants: Iterable[Grant]) -> Offers:
-        asked = self._configuration().mig_profile if is_whole(state.mode) else ""
-        problem = cut_obstacle(state.cards, asked) if asked else ""
-        found = Offers(problem=problem) if problem else offers_in_mode(self._configuration(), state)
-        found = while_there(found, self._configuration(), state.imex_channels)
-        offered = with_held(found, state.cards, grants)
+    def _work_out_offers(self, state: NodeState, grants: Iterable[Grant]) -> Offers:
+        configuration = self._configuration()
+        profile = configuration.mig_profile if is_whole(state.mode) else ""
+        problem = cut_obstacle(state.cards, profile) if profile else ""
+        wanted = Offers(problem=problem) if problem else offers_in_mode(configuration, state)
+        wanted = need_channels(wanted, configuration, state.imex_channels)
+        offered = with_held(wanted, state.cards, grants)
         # A profile of a card that we have no table of, or what is held under an earlier name.
         self._names = self._names | offered.resources.keys()  # not in place: others iterate it
         return offered
@@ -379,19 +380,19 @@ def _nodes(
     """Control nodes, then each card's and instance's own, then IMEX channels."""
     if not configuration.access.passes_nodes:
         return ()
-    found = [*paths.control_devices]
+    nodes = [*paths.control_devices]
     for device in devices:
-        found.append(f"/dev/nvidia{device.card.minor}")
+        nodes.append(f"/dev/nvidia{device.card.minor}")
         if device.instance is not None:
             card, part = device.card.minor, device.instance
             minors = [
                 paths.mig_minors.get(MigPart(card, part.gpu_instance, place))
                 for place in (None, part.compute_instance)
             ]
-            found += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]
-    found += [_IMEX_CHANNEL.format(channel=channel) for channel in configuration.imex_channels]
+            nodes += [_CAPABILITY.format(minor=minor) for minor in minors if minor is not None]
+    nodes += [_IMEX_CHANNEL.format(channel=channel) for channel in configuration.imex_channels]
     root = (configuration.dev_root or configuration.driver_root).rstrip("/")
-    return tuple(DeviceNode(path, f"{root}{path}", "rw") for path in dict.fromkeys(found))
+    return tuple(DeviceNode(path, f"{root}{path}", "rw") for path in dict.fromkeys(nodes))
 
 
 def _cdi_names(ids: Sequence[str], configuration: Configuration) -> tuple[str, ...]:
@@ -403,9 +404,9 @@ def _cdi_names(ids: Sequence[str], configuration: Configuration) -> tuple[str, .
 
 
 def _extras(configuration: Configuration) -> list[str]:
-    given = {
+    switches = {
         "gdrcopy": configuration.is_gdrcopy_on,
         "gds": configuration.is_gds_on,
         "mofed": configuration.is_mofed_on,
     }
-    return [name for name, is_on in given.items() if is_on]
+    return [name for name, is_on in switches.items() if is_on]
