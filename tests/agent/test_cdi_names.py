@@ -197,9 +197,11 @@ async def test_nothing_is_said_of_a_specification_that_the_agent_does_not_see() 
         await set_runtime(rig, "containerd://2.4.2")
         await serve(rig, "cdi-cri")
         assert await names(rig, "p") == {f"{NVIDIAS}={rig.card_of('p')}"}
-        await rig.restart_agent(device_list_strategy="cdi-cri", cdi_dir="")
-        await write(rig, OURS, driver="1.2.3")
         await until(lambda: rig.events("RunDirectoryShared"), 10)
+        await rig.stop_agent()
+        await write(rig, OURS, driver="1.2.3")
+        await rig.serve(device_list_strategy="cdi-cri", cdi_dir="")
+        await until(lambda: len(rig.events("RunDirectoryShared")) > 1, 10)  # it has run its checks
         assert not rig.events("CardsNotInCdi")
 
 
