@@ -68,6 +68,15 @@ def test_kernels_are_so_charged_by_coarse_events(
     assert charged / had == pytest.approx(1, abs=0.2)
 
 
+def test_what_a_slow_host_launches_on_several_streams_is_charged_what_it_takes(
+    make_box: MakeBox,
+) -> None:
+    """A kernel of 5 us each 20 us, on three streams in turn: the host's time was charged, 7 of 30 % were had."""
+    had, charged = had_and_charged(make_box, 30, "streams@5000", 1, GPU_SIMULATOR_LAUNCH_NS="20000")
+
+    assert charged / had == pytest.approx(1, abs=0.25), had
+
+
 @sweep("percent, kind, stopped_ms", [(30, "sync@100000", "60"), (60, "sync@100000", "15")])
 def test_a_thread_that_stands_still_is_no_card_time(
     make_box: MakeBox, percent: int, kind: str, stopped_ms: str

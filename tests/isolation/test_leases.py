@@ -82,6 +82,14 @@ def test_a_holder_with_nothing_on_the_card_leaves_it_to_others(make_box: MakeBox
     assert had[1] == pytest.approx(60, abs=BESIDE_POINTS), had
 
 
+def test_two_that_work_now_and_then_do_not_wait_for_each_others_pauses(make_box: MakeBox) -> None:
+    """A kernel of 1 ms, then 4 ms of the host: with leases that end by their time alone each had 10 of 40 %."""
+    kind = "paced@1000000"
+    had = shares(*((tenant(make_box, name, 40), kind) for name in "ab"), seconds=2)
+
+    assert min(had) >= 20, had
+
+
 @sweep(
     "light, other, of_its_own",
     [
