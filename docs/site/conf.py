@@ -1,4 +1,4 @@
-"""The docs as a site (`make docs`): every Markdown page of the repository, by Sphinx."""
+"""The docs as a site (`make docs`): every Markdown page of the repository, by Sphinx."""  # noqa: INP001 - read by its path
 
 import os
 import re
@@ -109,15 +109,15 @@ def setup(app):
     app.connect("doctree-resolved", _report_unknown_words)
 
 
-def _report_unknown_words(app, tree, page):
+def _report_unknown_words(_app, tree, _page):
     """Warn of each word that is neither in the dictionary nor in words.txt; names with inner capitals are none."""
     for text in tree.findall(nodes.Text):
         if isinstance(text.parent, nodes.literal | nodes.literal_block | nodes.raw | nodes.comment):
             continue
         for word in re.findall(
-            r"(?<![\w./-])[A-Za-z]?[a-z]+(?:['’][a-z]+)?(?![\w/]|\.\w)", text.astext()
+            r"(?<![\w./-])[A-Za-z]?[a-z]+(?:['\u2019][a-z]+)?(?![\w/]|\.\w)", text.astext()
         ):
-            plain = re.sub("['’]s$", "", word).replace("’", "'")
+            plain = re.sub(r"['\u2019]s$", "", word).replace("\u2019", "'")
             if not DICTIONARY.spell(plain):
                 LOG.warning(
                     "unknown word: %s (a name or a term goes into docs/site/words.txt)",
