@@ -7,6 +7,8 @@
  *	ahead beside UNIT_NS TIMES	on card 0, and another thread one in another context
  *	ahead shared UNIT_NS TIMES	on card 0, another thread one more, this one eight more
  *	ahead kinds UNIT_NS TIMES	on card 0, and eight that take ten times as long
+ *	ahead grows UNIT_NS TIMES	on card 0, one of another kind that once takes ten times as
+ *					long, and waits for them
  */
 #include "place.h"
 
@@ -75,13 +77,13 @@ static CUresult share(void)
 	return result;
 }
 
-static CUresult launch_longer(void)
+static CUresult launch_others(int count, uint64_t times)
 {
-	uint64_t duration_ns = 10 * places[0].duration_ns;
+	uint64_t duration_ns = times * places[0].duration_ns;
 	void *parameters[] = {&duration_ns};
 	CUresult result = CUDA_SUCCESS;
 
-	for (int i = 0; !result && i < 8; i++)
+	for (int i = 0; !result && i < count; i++)
 		result = CALL(cuLaunchKernel, places[0].spin, 16, 1, 1, 1, 1, 1, 0, NULL,
 			      parameters, NULL);
 	return result;
@@ -94,7 +96,7 @@ int main(int count, char **words)
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (count != 4 || !driver || CALL(cuInit, 0))
 		return 2;
-	const int is_beside = !strcmp(words[1], "beside");
+	const int is_beside = !strcmp(words[1], "beside"), grows = !strcmp(words[1], "grows");
 	const int cards = strcmp(words[1], "cards") ? 1 : 2, times = atoi(words[3]);
 
 	void (*rest)(uint64_t) = (void (*)(uint64_t))dlsym(driver, "gpusim_sleep_ns");
@@ -110,12 +112,16 @@ int main(int count, char **words)
 	for (int i = 0; !result && i < LEARNING + times; i++) {
 		for (int card = 0; !result && card < cards; card++)
 			result = launch_two(&places[card]);
-		if (!result && i < LEARNING)
+		if (!result && grows)
+			result = launch_others(1, i < LEARNING ? 1 : 10);
+		if (!result && grows)
+			result = CALL(cuCtxSynchronize);
+		else if (!result && i < LEARNING)
 			result = elsewhere(await_all);
 		else if (!result && !strcmp(words[1], "shared"))
 			result = share();
 		else if (!result && !strcmp(words[1], "kinds"))
-			result = launch_longer();
+			result = launch_others(8, 10);
 		else if (!result && is_beside)
 			result = elsewhere(launch_beside);
 		rest(REST_NS);
