@@ -6,12 +6,12 @@ long as this node has a state directory; NVML's index may change.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from gpu_device_plugin.agent.state.event_recorder import EventRecorder
 from gpu_device_plugin.agent.state.node_store import NodeStore, Signal
 from gpu_device_plugin.disk.state_file import CardsRecord, Memory, cards_of, cards_record, health_of
-from gpu_device_plugin.domain.cards.card import Card, CardIndex, CardNumber
+from gpu_device_plugin.domain.cards.card import Card, CardNumber
+from gpu_device_plugin.domain.cards.counted_cards import CountedCards
 from gpu_device_plugin.domain.cards.health import (
     follow_rules,
     observe,
@@ -227,7 +227,10 @@ class CardInventory:
     def _enumerate(self, inventory: Inventory) -> tuple[Card, ...]:
         self.driver_version = inventory.driver_version
         self.cuda_version = inventory.cuda_version
-        known = self._known(inventory)
+        counted = CountedCards(inventory, self._remembered)
+        known = self.node_store.read().cards
+        if not (known or self.has_inventory):
+            known = tuple(counted.at_start(self._numbers))
         faults = [(unshareable(card, 0, self.rules), card) for card in inventory.cards]
         served = [report for fault, report in faults if fault is None]
         why = next((f": {fault.text}" for fault, _ in faults if fault is not None), "")
@@ -240,40 +243,12 @@ class CardInventory:
                 self.recorder.node_note("CardSkipped", text)
         self.has_inventory = True
         self.missing = "" if served else f"the driver shows no card that can be shared{why}"
-        shown = {report.uuid for report in served}
         cards = [
             report.as_card(self._numbers[report.uuid])
             for report in self._assign_numbers(served, known)
         ]
-        # A card that is gone stays in the list, unhealthy, while the kubelet may still count it;
-        # one whose instances are offered no more does not, because a card in MIG mode is no device.
-        left_out = {report.uuid for report in inventory.cards} - shown
-        gone = [
-            replace(card, index=self._index_of(card, inventory))
-            for card in known
-            if card.uuid not in shown and not (card.hardware.is_mig and card.uuid in left_out)
-        ]
+        gone = counted.kept(known, {report.uuid for report in served})
         return tuple(sorted([*cards, *gone], key=lambda card: card.index))
-
-    def _known(self, inventory: Inventory) -> Sequence[Card]:
-        """The cards that are served; at first those of the last run that NVML shows and cannot open.
-
-        One whose number pods hold of another card, as the kubelet's checkpoint says, is none of them.
-        """
-        served = self.node_store.read().cards
-        if served or self.has_inventory:
-            return served
-        before = (c for c in self._remembered if self._numbers.get(c.uuid) == c.number)
-        return [card for card in before if self._index_of(card, inventory) >= 0]
-
-    def _index_of(self, card: Card, inventory: Inventory) -> CardIndex:
-        """NVML's index of a card that it shows and cannot open; -1 of one that is gone, or is no card now."""
-        named = (slot.index for slot in inventory.unreadable if slot.uuid == card.uuid)
-        # One that does not even tell its UUID is where this card was.
-        nameless = {slot.index for slot in inventory.unreadable if not slot.uuid}
-        before = (c.index for c in (card, *self._remembered) if c.uuid == card.uuid)
-        last = (index for index in before if index in nameless)
-        return next(chain(named, last), CardIndex(-1))
 
     def _note_left_out(self, report: CardReport, known: Iterable[Card]) -> None:
         """Report a card that was never offered; for others their health does."""
