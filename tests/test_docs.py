@@ -320,7 +320,7 @@ def test_the_page_has_as_many_colours_as_the_docs_say_each_with_letters_that_can
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return sum(a * b for a, b in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
 
-    style = page("src/gpu_device_plugin/web/page/static/page.css")
+    style = page("src/gpu_device_plugin/web/html/static/page.css")
     found = re.findall(r"\.c(\d) { --c: #(\w{6});( --t: #fff;)? }", style)
     assert [int(number) for number, _, _ in found] == list(range(COLOURS))
     assert COLOURS == 8, "docs/page.md says eight"

@@ -169,8 +169,8 @@ def test_nothing_of_a_node_is_in_the_wheel(unpacked: Path) -> None:
     assert {path.name for path in (unpacked / "gpu_device_plugin" / "web").iterdir()} == {
         "__init__.py",
         "connections.py",
+        "html",
         "http_server.py",
-        "page",
         "tls.py",
     }
     names = [path.name for path in unpacked.rglob("*")]

@@ -25,7 +25,7 @@ from gpu_device_plugin.overview.questions import read_cluster
 from gpu_device_plugin.page.access import NEEDED, Access
 from gpu_device_plugin.page.run_page import Page, PageSettings, PageTimes
 from gpu_device_plugin.web.certificate_authority import renew
-from gpu_device_plugin.web.page.page_server import Refusal
+from gpu_device_plugin.web.html.page_server import Refusal
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -39,7 +39,7 @@ from gpu_device_plugin.page.drawing import PageParts
 from gpu_device_plugin.page.rows import SliceRow
 from gpu_device_plugin.page.run_page import Page, PageSettings, run_page
 from gpu_device_plugin.web import http_server as web_server
-from gpu_device_plugin.web.page.page_server import with_code
+from gpu_device_plugin.web.html.page_server import with_code
 
 Cluster = tuple[StandInApiServer, ApiServer]
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from gpu_device_plugin.errors import ClusterError
 from gpu_device_plugin.kubernetes.client.api import ApiServer
 from gpu_device_plugin.kubernetes.objects.access_review import Right, User, is_allowed, user_of
-from gpu_device_plugin.web.page.page_server import Refusal
+from gpu_device_plugin.web.html.page_server import Refusal
 
 NEEDED = (Right("list", "nodes"), Right("list", "pods"), Right("list", "events"))
 _MOST_KEPT = 1000

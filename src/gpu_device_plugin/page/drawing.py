@@ -31,8 +31,8 @@ from gpu_device_plugin.overview.verdicts import NodeVerdict
 from gpu_device_plugin.overview.why import AGENT, event_line
 from gpu_device_plugin.page.rows import Colours, NodeRow, node_row, pod_groups, pod_row
 from gpu_device_plugin.page.uses import Uses, use_lines
+from gpu_device_plugin.web.html.page_server import Html, ServerSentEvent
 from gpu_device_plugin.web.http_server import ReadyState
-from gpu_device_plugin.web.page.page_server import Html, ServerSentEvent
 
 _MOST_GONE = 1000
 _MOST_DIGITS = 18
@@ -148,7 +148,7 @@ class Drawing:
         self._is_drawn = False
 
     def page(self) -> Mapping[str, object]:
-        """Values of `web/page/templates/page.html`, but for what the server adds; the last hour ends now."""
+        """Values of `web/html/templates/page.html`, but for what the server adds; the last hour ends now."""
         self._put("totals", self._totals)
         return {
             "at": self._parts.at,

@@ -17,8 +17,8 @@ from gpu_device_plugin.overview.live_cluster import LiveCluster, pods_path
 from gpu_device_plugin.page.access import Access
 from gpu_device_plugin.page.drawing import Drawing, Drawings
 from gpu_device_plugin.page.uses import Uses
+from gpu_device_plugin.web.html.page_server import Content, Html, PageServer
 from gpu_device_plugin.web.http_server import ReadyState, parse_address
-from gpu_device_plugin.web.page.page_server import Content, Html, PageServer
 from gpu_device_plugin.web.tls import ServingTls
 
 _CERTIFICATE_SECONDS = 30.0
