@@ -54,7 +54,7 @@ RULES = HealthRules(
 def inventory(*uuids: str, driver: str = "535.1", unreadable: int = 0) -> Inventory:
     """The driver shows these cards."""
     cards = tuple(
-        CardReport(uuid, CardIndex(index), index, "T4", MiB(15079), "", is_mig=False)
+        CardReport(uuid, CardIndex(index), index, "T4", MiB(15079), is_mig=False)
         for index, uuid in enumerate(uuids)
     )
     lost = tuple(

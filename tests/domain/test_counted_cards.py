@@ -13,7 +13,7 @@ def _card(uuid: str, index: int, *, is_mig: bool = False) -> Card:
 
 def _report(uuid: str, index: int) -> CardReport:
     memory = MiB(16160)
-    return CardReport(uuid, CardIndex(index), index, "V100", memory, "0000:00:00.0", is_mig=True)
+    return CardReport(uuid, CardIndex(index), index, "V100", memory, is_mig=True)
 
 
 _CARDS = _card("GPU-a", 0), _card("GPU-b", 1), _card("GPU-c", 2)

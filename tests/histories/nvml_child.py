@@ -307,7 +307,6 @@ def _inventory(
             "minor": index,
             "model": "Tesla-V100-SXM2-16GB",
             "memory_mib": card.memory_mib,
-            "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
             "is_mig": card.is_mig,
             "is_silent": known[card.uuid][0],
             "hardware": {

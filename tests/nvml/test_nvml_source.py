@@ -34,7 +34,6 @@ async def test_every_card_is_reported_with_what_nvml_knows(
     assert {(card.model, card.memory_mib) for card in inventory.cards} == {
         ("Tesla-V100-SXM2-16GB", 16160)
     }
-    assert len({card.pci_bus_id for card in inventory.cards}) == 4
 
 
 async def test_an_unchanged_inventory_is_told_once(node: SimulatedNode, start: Start) -> None:

@@ -22,8 +22,8 @@ from gpu_device_plugin.nvml.driver_queries import (
     instance_uuids,
     links,
     mig_handles,
+    pci_bus,
     read_text,
-    text,
 )
 
 TYPE_CHECKING = False
@@ -325,15 +325,13 @@ def _address(handle: Any) -> int:
 def _describe(uuid: str, index: int, handle: Any) -> dict[str, Any]:
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     minor = ask(pynvml.nvmlDeviceGetMinorNumber, handle)
-    pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
-    bus_id, is_mig = "" if pci is None else text(pci.busId), _is_mig(handle)
+    bus_id, is_mig = pci_bus(handle), _is_mig(handle)
     return {
         "uuid": uuid,
         "index": index,
         "minor": index if minor is None else int(minor),
         "model": str(ask(pynvml.nvmlDeviceGetName, handle) or "").replace(" ", "-"),
         "memory_mib": 0 if memory is None else int(memory.total) // _MIB,
-        "pci_bus_id": bus_id,
         "is_mig": is_mig,
         "hardware": {
             **hardware(handle, _pci_device(bus_id)),

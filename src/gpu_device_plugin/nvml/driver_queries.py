@@ -102,7 +102,7 @@ def links(handle: Any, others: Mapping[str, Any]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     ends = list(_remote_buses(handle)) if others else []
     for uuid, other in others.items():
-        level, bus = ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other), _bus(other)
+        level, bus = ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, other), pci_bus(other)
         count = ends.count(bus) if bus else 0
         if level is not None or count:
             found[uuid] = [-1 if level is None else int(level), count]
@@ -159,7 +159,8 @@ def _profile(attributes: Any) -> str:
     return memory if whole == part else f"{part}c.{memory}"
 
 
-def _bus(handle: Any) -> str:
+def pci_bus(handle: Any) -> str:
+    """The card's PCI address; empty where NVML does not tell."""
     pci = ask(pynvml.nvmlDeviceGetPciInfo, handle)
     return "" if pci is None else text(pci.busId)
 

@@ -12,7 +12,7 @@ from gpu_device_plugin.errors import ConfigError
 
 HALF = Profile("3g.20gb", 3, 4, 2)
 PART = Instance("MIG-1", 0, 7, 0, "3g.20gb", MiB(19968), 3, 3, 42)
-A100 = CardReport("GPU-1", CardIndex(0), 0, "NVIDIA-A100-SXM4-40GB", MiB(40960), "", is_mig=False)
+A100 = CardReport("GPU-1", CardIndex(0), 0, "NVIDIA-A100-SXM4-40GB", MiB(40960), is_mig=False)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_card_changes_sides_when_nobody_holds_what_it_was(
     """A holder of the card keeps its instances back; one of an instance keeps them offered."""
     (card,) = sevenths(1)
     report = CardReport(
-        card.uuid, CardIndex(0), 0, card.model, MiB(40960), "", is_mig=True, hardware=card.hardware
+        card.uuid, CardIndex(0), 0, card.model, MiB(40960), is_mig=True, hardware=card.hardware
     )
     grant = replace(held(GPU), shares=tuple(Share(uuid, 0) for uuid in devices))
     scheme = NvidiaScheme(lambda: Configuration(mig_strategy=strategy), lambda: [grant])

@@ -30,7 +30,6 @@ class CardReport:
     minor: int
     model: str
     memory_mib: MiB
-    pci_bus_id: str
     is_mig: bool
     hardware: Hardware = UNKNOWN
     is_silent: bool = False
