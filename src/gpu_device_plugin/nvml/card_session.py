@@ -60,13 +60,11 @@ def profile_number(compute_slices: int, memory_slices: int, kind: str) -> int:
 
 
 @contextmanager
-def session(
-    library: str, kernel_module: Path = Path("/sys/module/nvidia"), proc: Path = Path("/proc")
-) -> Iterator["CardSession"]:
+def session(library: str, proc: Path = Path("/proc")) -> Iterator["CardSession"]:
     """NVML opened; see `CardSession`."""
     with ExitStack() as stack:
         try:
-            driver = stack.enter_context(open_driver(library or None, kernel_module))
+            driver = stack.enter_context(open_driver(library or None, "/sys/module/nvidia"))
         except NvmlError as error:
             raise NvmlError(driver_trouble(str(error))) from error
         yield CardSession(driver, proc)

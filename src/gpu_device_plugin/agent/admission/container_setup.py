@@ -38,7 +38,6 @@ class ContainerSetup:
     access: Callable[[], DeviceAccess]
     run_dir: str
     library_dir: str
-    device_dir: Path = Path("/dev")
     driver: tuple[Mount, ...] = ()  # mounts of the simulated driver, if there is one
     driver_root: Callable[[], str] = lambda: "/"
     limit_by: LimitBy = LimitBy.HOOK
@@ -118,7 +117,7 @@ class ContainerSetup:
         )
 
     def _existing_nodes(self) -> tuple[str, ...]:
-        names = [name for name in _CONTROL_NODES if (self.device_dir / name).exists()]
+        names = [name for name in _CONTROL_NODES if Path("/dev", name).exists()]
         return tuple(f"/dev/{name}" for name in names)
 
 
