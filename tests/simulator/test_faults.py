@@ -176,7 +176,7 @@ def test_a_driver_upgrade_shows_its_version_and_ends_the_need_for_a_reset(
 
 def test_without_a_node_there_is_no_driver(node: SimulatedNode) -> None:
     """The library is there, the driver is not loaded: what an agent waits for."""
-    node.remove()
+    node.state.unlink()
 
     assert run(node, "say(error_of(nvml.nvmlInit))") == _DRIVER_NOT_LOADED
 

@@ -38,12 +38,7 @@ _OTHER_RUNTIME = (
 def node_checks(wiring: Wiring) -> NodeChecks:
     """Every check of this agent, and its periodic work."""
     return NodeChecks(
-        wiring.node_store,
-        wiring.recorder,
-        _work(wiring),
-        _checks(wiring),
-        _disk_work(wiring),
-        _disk_checks(wiring),
+        wiring.recorder, _work(wiring), _checks(wiring), _disk_work(wiring), _disk_checks(wiring)
     )
 
 

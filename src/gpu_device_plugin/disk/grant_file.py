@@ -150,7 +150,6 @@ class Loaded:
     bad: str | None = None
     """What is damaged in a file. The kubelet knows the grants that are lost with it, and never got
     an answer for a grant whose write was not complete."""
-    aside: Path | None = None  # where that file was moved
     may_lack: bool = False
     """A damaged file still lies there: files that no grant names may be in use."""
 
@@ -180,7 +179,7 @@ class GrantStore:
     def load(self, now_seconds: float) -> Loaded:
         """Read the grants; a damaged file is set aside and never a crash."""
         found, bad = self._file.load(now_seconds), list[str]()
-        sealed, aside, grants = found.sealed, found.aside, dict[str, Grant]()
+        sealed, grants = found.sealed, dict[str, Grant]()
         if found.bad:
             bad.append(found.bad)
         if sealed is not None:
@@ -188,12 +187,12 @@ class GrantStore:
                 grants, self._unread = self._decode(sealed.payload, bad)
             except (ValueError, StateError) as error:  # msgspec's errors are ValueErrors
                 bad.append(f"{self._path}: {error}")
-                sealed, aside = None, self._file.set_aside(now_seconds)
+                sealed = None
+                self._file.set_aside(now_seconds)
         return Loaded(
             Ledger(grants),
             is_new_boot=sealed is not None and sealed.boot_id != self._boot_id,
             bad="; ".join(bad) or None,
-            aside=aside,
             may_lack=any(self._path.parent.glob(f"{KIND}*.bad-*")),
         )
 

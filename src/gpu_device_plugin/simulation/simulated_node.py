@@ -13,7 +13,6 @@ Debian image looks, and the state file, which is what the libraries have for a d
 import platform
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -270,11 +269,6 @@ class SimulatedNode:
         driver_library.set_fields(self.state, lines)
         if self.state.name == STATE_NAME and (self.state.parent / driver_library.NVML).exists():
             _put_libraries(self.state.parent, lines)
-
-    def remove(self) -> None:
-        """The node is gone: who initialises NVML from now on finds no driver."""
-        with suppress(FileNotFoundError):
-            self.state.unlink()
 
     def _set_card(self, card: int, **fields: int | None) -> None:
         given = {name: value for name, value in fields.items() if value is not None}

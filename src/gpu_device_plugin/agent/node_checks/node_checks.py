@@ -58,7 +58,6 @@ class Check(Generic[_Found]):
 class NodeChecks:
     """Runs work and checks in order, again and again; what waits for a disk holds up nothing else."""
 
-    node_store: NodeStore
     recorder: EventRecorder
     work: Sequence[Callable[[], None]]
     checks: Sequence[Check[str | None]]

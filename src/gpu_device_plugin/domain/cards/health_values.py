@@ -184,10 +184,6 @@ class Health:
         """UUID -> fault of each MIG instance that has one."""
         return {f.instance: f for card in self.cards for f in card.faults if f.instance}
 
-    def is_healthy(self, uuid: str) -> bool:
-        """Whether slices of the card may be given away."""
-        return not self.reason(uuid)
-
 
 class ChangeKind(StrEnum):
     """Kinds of changes."""

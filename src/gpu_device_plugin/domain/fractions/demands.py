@@ -130,7 +130,6 @@ class ClaimShape:
 
     units: Units
     percent: int
-    cards: int
     is_app: bool
     index: int
 
@@ -152,12 +151,11 @@ def parse_claim_name(name: str) -> ClaimShape | None:
     """The shape that a name tells; None for any other name.
 
     >>> parse_claim_name("slice-8-0-x2-i1")
-    ClaimShape(units=8, percent=0, cards=2, is_app=False, index=1)
+    ClaimShape(units=8, percent=0, is_app=False, index=1)
     >>> parse_claim_name("slice-8-7k-c0")
     """
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    cards = int(found["cards"] or 1)
     units, percent, index = Units(int(found["units"])), int(found["percent"]), int(found["index"])
-    return ClaimShape(units, percent, cards, found["kind"] == "c", index)
+    return ClaimShape(units, percent, found["kind"] == "c", index)

@@ -19,7 +19,6 @@ _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 class OwnNode:
     """Our node as the API has it."""
 
-    name: str
     uid: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -109,7 +108,6 @@ class NodeWatch:
 def _view(node: Node) -> OwnNode:
     status = node.status
     return OwnNode(
-        name=node.metadata.name,
         uid=node.metadata.uid,
         labels=node.labels,
         annotations=node.annotations,
