@@ -68,13 +68,17 @@ def test_kernels_are_so_charged_by_coarse_events(
     assert charged / had == pytest.approx(1, abs=0.2)
 
 
-def test_what_a_slow_host_launches_on_several_streams_is_charged_what_it_takes(
-    make_box: MakeBox,
+@sweep("launch_ns", ["20000", EAGER_NS, "3600"])
+@sweep("unit_ns", [5000, 1880])
+@sweep("percent", [30, 10])
+def test_short_kernels_on_several_streams_are_charged_what_they_take(
+    make_box: MakeBox, percent: int, unit_ns: int, launch_ns: str
 ) -> None:
-    """A kernel of 5 us each 20 us, on three streams in turn: the host's time was charged, 7 of 30 % were had."""
-    had, charged = had_and_charged(make_box, 30, "streams@5000", 1, GPU_SIMULATOR_LAUNCH_NS="20000")
+    """On three streams in turn: the host's time was charged, 7 of 30 % were had; then the events', 22 of 30."""
+    kind = f"streams@{unit_ns}"
+    had, charged = had_and_charged(make_box, percent, kind, 1, GPU_SIMULATOR_LAUNCH_NS=launch_ns)
 
-    assert charged / had == pytest.approx(1, abs=0.25), had
+    assert charged / had == pytest.approx(1, abs=0.22 if percent == 10 else 0.07)
 
 
 @sweep("percent, kind, stopped_ms", [(30, "sync@100000", "60"), (60, "sync@100000", "15")])

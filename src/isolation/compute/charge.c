@@ -232,7 +232,7 @@ static void settle(struct meter *meter, uint32_t index, bool is_timed, int64_t l
 			    .is_timed = is_timed,
 			    .is_by_itself = is_by_itself};
 
-	if (event.work.is_sample && is_by_itself && !meter->is_mixed && !event.work.copies_ns)
+	if (event.work.is_sample && is_by_itself && !event.work.copies_ns)
 		set_sampled(meter, &event, later_ns, &span);
 	events_pass(meter, index, end_ns, now_ns);
 	meter->covered_ns = larger(meter->covered_ns, end_ns);
